@@ -1,0 +1,1 @@
+"""Stores: the contract in `base`, one package per database."""

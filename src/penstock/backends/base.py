@@ -1,0 +1,456 @@
+"""The store contract: one atomic verb a method.
+
+Every verb is one transaction. It either takes effect as a whole and is durable when it returns, or raises and changes
+nothing. Every verb honours the ambient `cancel_scope`, raises QueueClosedError after `close()`, InvalidArgumentError
+for arguments that are wrong in themselves, and BackendError when the store itself fails. All are thread-safe.
+
+Words used below:
+  slot      held while a job is RUNNING or CANCELLING.
+  freed     `{assignee_id: count}` of the slots a call freed; empty if none.
+  fence     `attempt=` of a reporting verb: the attempt that reports. If it is not the job's attempt, or that attempt
+            is over, StaleAttemptError is raised and nothing changes. While the job is merely UNKNOWN_RETRY, its last
+            attempt may still report. Without `attempt=` any caller may report.
+  plural    one transaction, best effort: what is refused changes nothing and is raised after the commit as one
+            ReportErrors group whose `freed` tells what the accepted part freed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from penstock.job import Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority
+from penstock.policy import FailureCategory
+
+__all__ = ["UNSET", "Backend", "Change", "ClaimRequest", "Failure", "UnsetType"]
+
+UNSET = msgspec.UNSET
+UnsetType = msgspec.UnsetType
+
+
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One assignee's wish in `dequeue_jobs_for`; the fields are the arguments of `dequeue_jobs`."""
+
+    assignee_id: str
+    tags: Sequence[str] = ()
+    limit: int = 1
+    types: Sequence[str] | None = None
+    key: Key | str | None = None
+    job_ids: Sequence[str] | None = None
+    owner: str | None = None
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure with all its facts, for `fail_jobs`."""
+
+    message: str
+    category: FailureCategory = FailureCategory.TEMPORARY
+    code: str | None = None
+    retry_after: timedelta | float | None = None
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed state change, as told to the listeners of this process (`Backend.listen`).
+
+    `available` is true when the job can be taken from now on; such a change may keep its status (a dependency was
+    met, the key's turn came), then `verb` is "available".
+    """
+
+    job_id: str
+    type: str
+    key: Key | None
+    tags: tuple[str, ...]
+    verb: str
+    from_status: JobStatus | None
+    status: JobStatus
+    attempt: int
+    assignee_id: str | None
+    available: bool = False
+
+
+class Backend(ABC):
+    """A durable store of jobs and their journal."""
+
+    # -- submission ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def enqueue_job(self, job: Job) -> str:
+        """Store a job and return its id.
+
+        `created_at` defaults to now; other fields are stored as given. `status` must be INITIAL_PENDING. The stored
+        priority is the most urgent of the job's own and its dependencies'. A job whose dependency has already
+        failed, died or been cancelled is stored and shares that fate in the same transaction. If the idempotency
+        key is taken by a job of the same type, that job's id comes back and nothing is stored.
+
+        Raises:
+            InvalidArgumentError: None, an empty id, a wrong status, or any field out of its limits.
+            JobExistsError: the id is taken.
+            DependencyError: a dependency is unknown, or the limits of depth (100) or breadth (1000) are exceeded.
+            PayloadTooLargeError: the payload is over the limit.
+            QueueBlockedError, QueueFullError: no new jobs are accepted now.
+        """
+
+    @abstractmethod
+    def enqueue_jobs(self, jobs: Iterable[Job]) -> list[str]:
+        """Store many jobs, all or none, and return their ids in input order.
+
+        Takes any iterable, also an iterator of millions: memory is bounded by chunks and the returned ids.
+        Dependencies may refer to jobs later in the batch; jobs are inserted dependencies first. An id that stands
+        twice raises JobExistsError, a cycle DependencyError; `failed` on JobExistsError lists every conflict.
+        """
+
+    # -- claiming -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def dequeue_jobs(
+        self,
+        assignee_id: str,
+        tags: Sequence[str] = (),
+        limit: int = 1,
+        *,
+        types: Sequence[str] | None = None,
+        key: Key | str | None = None,
+        job_ids: Sequence[str] | None = None,
+        owner: str | None = None,
+    ) -> list[Job]:
+        """Claim up to `limit` eligible jobs for an assignee and return them RUNNING, in selection order.
+
+        Eligible: INITIAL_PENDING, FAILED_RETRY or UNKNOWN_RETRY, due, dependencies met, and no key or first
+        unfinished of its key. Order: priority, then COALESCE(last_retry_at, created_at), then insertion. Claiming
+        raises `attempt`, sets the assignee and the times. Nothing eligible is an empty list.
+
+        Args:
+            assignee_id: who takes the jobs.
+            tags: only jobs that have all of these.
+            limit: at most so many, at least 1.
+            types: only these types; None is any, an empty sequence is none.
+            key: only this key.
+            job_ids: only these, held ones included.
+            owner: the liveness row (`open_owner`) that holds the jobs. Without one, a job with a visibility timeout
+                is held until that has passed since the claim or the last `heartbeat`; without either, for ever.
+        """
+
+    @abstractmethod
+    def dequeue_jobs_for(self, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
+        """Serve several claims in one transaction, in order; one list of jobs per request."""
+
+    @abstractmethod
+    def restart_job(self, job_id: str, assignee_id: str) -> Job:
+        """Run a STOPPED, held job again: RUNNING, attempt + 1, progress 0, `finalized_at` cleared.
+
+        Raises:
+            InvalidTransitionError: the job is not STOPPED, not held, or another job of its key is in flight.
+        """
+
+    # -- reports ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def complete_job(
+        self, job_id: str, result: bytes | None = None, *, attempt: int | None = None
+    ) -> dict[str, int]:
+        """RUNNING, CANCELLING, UNKNOWN_RETRY or UNKNOWN_STOPPED → COMPLETED, with its result. Returns freed.
+
+        Sets `finalized_at` to now. Jobs that wait for this one may proceed.
+        """
+
+    @abstractmethod
+    def complete_jobs(
+        self, results: Mapping[str, bytes | None], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """Plural of `complete_job`."""
+
+    @abstractmethod
+    def fail_job(
+        self,
+        job_id: str,
+        error_message: str,
+        *,
+        attempt: int | None = None,
+        category: FailureCategory = FailureCategory.TEMPORARY,
+        code: str | None = None,
+        retry_after: timedelta | float | None = None,
+    ) -> dict[str, int]:
+        """RUNNING or UNKNOWN_RETRY → FAILED_RETRY, or to its end. Returns freed.
+
+        `retry_count` + 1, `last_retry_at` = now. PERMANENT ends in FAILED, CANCELLED in STOPPED. Without a policy
+        everything else is eligible again at once. With one, the failure counts: while the policy allows another
+        attempt the job is FAILED_RETRY, due after the backoff (or `retry_after`, uncapped); else DEAD_LETTER.
+        An attempt that was already counted as lost is not counted twice.
+        """
+
+    @abstractmethod
+    def fail_jobs(
+        self,
+        failures: Mapping[str, str | Failure],
+        *,
+        attempts: Mapping[str, int] | None = None,
+        category: FailureCategory = FailureCategory.TEMPORARY,
+        code: str | None = None,
+        retry_after: timedelta | float | None = None,
+    ) -> dict[str, int]:
+        """Plural of `fail_job`; a value is a message, to which the keyword arguments apply, or a `Failure`."""
+
+    @abstractmethod
+    def stop_job(self, job_id: str, error_message: str = "", *, attempt: int | None = None) -> dict[str, int]:
+        """RUNNING, CANCELLING or UNKNOWN_RETRY → STOPPED. Returns freed."""
+
+    @abstractmethod
+    def stop_jobs(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """Plural of `stop_job`."""
+
+    @abstractmethod
+    def stop_job_with_retry(
+        self, job_id: str, error_message: str, *, attempt: int | None = None
+    ) -> dict[str, int]:
+        """CANCELLING → STOPPED, with `retry_count` + 1 and `last_retry_at` = now. Returns freed."""
+
+    @abstractmethod
+    def stop_jobs_with_retry(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """Plural of `stop_job_with_retry`."""
+
+    @abstractmethod
+    def mark_job_unknown_stopped(
+        self, job_id: str, error_message: str, *, attempt: int | None = None
+    ) -> dict[str, int]:
+        """CANCELLING, UNKNOWN_RETRY or RUNNING → UNKNOWN_STOPPED. Returns freed."""
+
+    @abstractmethod
+    def mark_jobs_unknown_stopped(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """Plural of `mark_job_unknown_stopped`."""
+
+    @abstractmethod
+    def update_job_status(
+        self,
+        job_id: str,
+        status: JobStatus,
+        result: bytes | None = None,
+        error_message: str = "",
+        *,
+        attempt: int | None = None,
+    ) -> dict[str, int]:
+        """Move a job along any legal edge (`penstock.lifecycle`), for cases no other verb covers. Returns freed.
+
+        `result` replaces if not None, `error_message` if not empty; counters stay. The same status again is an
+        error for finals and nothing otherwise. Never leads to RUNNING, FAILED or DEAD_LETTER. The freed map is
+        empty unless the job goes from RUNNING or CANCELLING to COMPLETED, STOPPED or UNKNOWN_STOPPED.
+        """
+
+    @abstractmethod
+    def release_jobs(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        """Hand jobs back uncounted: RUNNING → FAILED_RETRY, due at once; CANCELLING → STOPPED. Plural.
+
+        `retry_count` + 1 and `last_retry_at` = now, but the policy does not count the attempt.
+        """
+
+    # -- cancellation -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def cancel_jobs(
+        self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()
+    ) -> tuple[list[str], list[str]]:
+        """Cancel the jobs that have all `tags`, and those listed. Returns (cancelled, unknown).
+
+        INITIAL_PENDING → UNSCHEDULED, RUNNING → CANCELLING, FAILED_RETRY and UNKNOWN_RETRY → STOPPED; CANCELLING
+        stays and is reported cancelled. Unknown are ids that do not exist and jobs that are final. At least one of
+        the two lists must not be empty; an empty list selects nothing. Dependents (`after`) are cancelled too.
+        """
+
+    @abstractmethod
+    def acknowledge_cancellation(
+        self, job_id: str, was_executing: bool, *, attempt: int | None = None
+    ) -> None:
+        """CANCELLING → STOPPED if it was executing (its slot is freed), else UNKNOWN_STOPPED."""
+
+    @abstractmethod
+    def acknowledge_cancellations(
+        self, executing: Mapping[str, bool], *, attempts: Mapping[str, int] | None = None
+    ) -> None:
+        """Plural of `acknowledge_cancellation`."""
+
+    # -- holders ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def mark_worker_unresponsive(self, assignee_id: str) -> None:
+        """Take all jobs from an assignee: RUNNING → UNKNOWN_RETRY, CANCELLING → UNKNOWN_STOPPED.
+
+        The lost attempt counts for jobs with a policy; if it was the last allowed one: DEAD_LETTER.
+        """
+
+    @abstractmethod
+    def reset_running_jobs(self) -> None:
+        """Do to every holder what `mark_worker_unresponsive` does to one."""
+
+    @abstractmethod
+    def heartbeat(self, assignee_id: str, *, jobs: Mapping[str, int] | None = None) -> int:
+        """Renew the leases of an assignee's jobs in flight and return how many it holds.
+
+        Args:
+            jobs: `{id: attempt}`: only those, and only where the attempt still holds the job.
+        """
+
+    @abstractmethod
+    def open_owner(self) -> str:
+        """Write this process's liveness row (host, pid, start time) and return its id, for `owner=`."""
+
+    @abstractmethod
+    def beat_owner(self, owner: str) -> bool:
+        """Say that the owner lives. False if its row is gone: its jobs were given to others."""
+
+    @abstractmethod
+    def close_owner(self, owner: str) -> None:
+        """Remove a liveness row. Jobs it still holds are lost at the next `maintain`."""
+
+    # -- while running ------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def save_progress(
+        self, job_id: str, percent: int, description: str | None = None, *, attempt: int | None = None
+    ) -> None:
+        """Store progress (0 to 100) of a RUNNING or CANCELLING job. Writes no journal row."""
+
+    @abstractmethod
+    def save_checkpoint(self, job_id: str, data: bytes, *, attempt: int | None = None) -> None:
+        """Store a checkpoint of a RUNNING or CANCELLING job, for its next attempt. Writes no journal row."""
+
+    # -- changing and repeating ---------------------------------------------------------------------------------
+
+    @abstractmethod
+    def update_job(
+        self,
+        job_id: str,
+        *,
+        priority: Priority | int | UnsetType = UNSET,
+        tags: Sequence[str] | UnsetType = UNSET,
+        correlation_id: str | None | UnsetType = UNSET,
+        callback_url: str | None | UnsetType = UNSET,
+    ) -> None:
+        """Change what may change while a job is not final. A priority also raises the jobs waiting for it.
+
+        Raises:
+            InvalidTransitionError: the job is final.
+        """
+
+    @abstractmethod
+    def redrive_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> list[str]:
+        """Submit FAILED and DEAD_LETTER jobs again as copies and return the new ids.
+
+        A copy has a new id, `redrive_of`, no idempotency key, no dependencies, and stands at the tail of its key. By
+        `tags`, the dead jobs that have all of them; by `job_ids`, exactly those.
+
+        Raises:
+            JobNotFoundError: a listed id does not exist.
+            InvalidTransitionError: a listed job is neither FAILED nor DEAD_LETTER; nothing is done.
+            QueueBlockedError: the queue is blocked.
+        """
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def get_job(self, job_id: str) -> Job:
+        """Return a job as committed, whole. Raises JobNotFoundError."""
+
+    @abstractmethod
+    def get_jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        """Return those of the jobs that exist."""
+
+    @abstractmethod
+    def get_job_stats(self, tags: Sequence[str] = ()) -> JobStats:
+        """Count the jobs that have all `tags`; all jobs if there are none."""
+
+    @abstractmethod
+    def list_jobs(
+        self,
+        *,
+        status: JobStatus | None = None,
+        type: str | None = None,
+        tags: Sequence[str] = (),
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """Return a page of jobs in insertion order.
+
+        Args:
+            status: only this status.
+            type: only this type.
+            tags: only jobs that have all of these.
+            after: the last id of the page before.
+            limit: 1 to 1000.
+        """
+
+    @abstractmethod
+    def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
+        """Return up to `limit` rows with `seq` above `after`, in order.
+
+        `seq` is dense from 1. Whoever has seen `seq` n never later finds a new row at or below n. What was committed
+        before the call is there.
+        """
+
+    # -- upkeep -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def maintain(self) -> Maintenance:
+        """Do one pass of all upkeep, at the clock's now, in this order.
+
+        1. Unfinished jobs past their lifetime → DEAD_LETTER.
+        2. Jobs whose owner or lease is gone → UNKNOWN_RETRY (DEAD_LETTER after the last allowed attempt;
+           CANCELLING → UNKNOWN_STOPPED).
+        3. RUNNING past the execution time + 10 s → failed, category TIMEOUT.
+        4. Delayed jobs that are due become takeable and are announced.
+        5. Finals past their retention are removed; counters are folded.
+        """
+
+    @abstractmethod
+    def cleanup_expired_jobs(self, ttl: timedelta) -> int:
+        """Remove COMPLETED jobs that ended at least `ttl` ago and return how many."""
+
+    @abstractmethod
+    def delete_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> int:
+        """Remove the jobs that have all `tags`, and those listed, if all are final. Returns how many.
+
+        Ids that do not exist are skipped. Deleting frees the idempotency key and, for ids given by callers, the id:
+        a new history begins then, and fences do not reach across.
+
+        Raises:
+            InvalidTransitionError: one of them is not final; nothing is deleted.
+        """
+
+    @abstractmethod
+    def set_blocked(self, blocked: bool) -> None:
+        """Refuse (or accept again) new jobs, for every process. Retries and spawned jobs pass."""
+
+    @abstractmethod
+    def is_blocked(self) -> bool:
+        """Whether new jobs are refused."""
+
+    @abstractmethod
+    def listen(self, listener: Callable[[Sequence[Change]], None]) -> Callable[[], None]:
+        """Have `listener` called with the changes of each commit made through this object, in commit order.
+
+        It is called after the commit and before the verb returns, must be quick and must not raise. Returns a
+        function that ends it.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release all resources. Idempotent; other calls raise QueueClosedError from then on."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,287 @@
+"""Every error Penstock raises, in one tree.
+
+    PenstockError
+    ├── InvalidArgumentError (ValueError)   an argument is wrong in itself
+    │   ├── PayloadTooLargeError            payload, result or checkpoint over the limit
+    │   └── DependencyError                 unknown reference, cycle, too deep, too many
+    ├── JobNotFoundError (LookupError)      no job has that id
+    ├── JobExistsError                      the id is taken
+    ├── InvalidTransitionError              the job's status does not allow the verb
+    │   └── StaleAttemptError               the report comes from an attempt that is over
+    ├── QueueBlockedError                   new jobs are refused while the queue is blocked
+    ├── QueueFullError                      more waiting jobs than `max_pending`
+    ├── QueueClosedError                    used after close
+    ├── JobFailedError                      the job whose result was asked for did not succeed
+    ├── OperationCancelledError             the ambient cancel scope is cancelled or expired
+    └── BackendError                        the store is unavailable; `.retryable` says whether to try again
+
+Each error has a stable `code` and carries its facts as attributes; the text is for people.
+All of them survive pickling, because reports cross process borders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+__all__ = [
+    "BackendError",
+    "DependencyError",
+    "InvalidArgumentError",
+    "InvalidTransitionError",
+    "JobExistsError",
+    "JobFailedError",
+    "JobNotFoundError",
+    "OperationCancelledError",
+    "PayloadTooLargeError",
+    "PenstockError",
+    "QueueBlockedError",
+    "QueueClosedError",
+    "QueueFullError",
+    "StaleAttemptError",
+]
+
+_SHOWN_VALUE_LIMIT = 120
+
+
+def shown(value: object) -> str:
+    """Return a short, safe text of a rejected value for an error message."""
+    try:
+        text = repr(value)
+    except Exception:  # a broken __repr__ must not hide the error that is being reported
+        text = f"<{type(value).__name__}>"
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    if len(text) > _SHOWN_VALUE_LIMIT:
+        text = f"{text[:_SHOWN_VALUE_LIMIT]}… ({len(text)} characters)"
+    return text
+
+
+class PenstockError(Exception):
+    """Root of all errors of this library."""
+
+    code: ClassVar[str] = "penstock_error"
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self._facts = facts
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self._facts)
+
+
+def _rebuild(cls: type[PenstockError], message: str, facts: dict[str, Any]) -> PenstockError:
+    error = cls.__new__(cls)
+    PenstockError.__init__(error, message, **facts)
+    return error
+
+
+class InvalidArgumentError(PenstockError, ValueError):
+    """An argument is wrong in itself; nothing was done.
+
+    Attributes:
+        field: the name of the argument or job field.
+        value: what was given (may be None when it cannot be shown).
+    """
+
+    code = "invalid_argument"
+    field: str
+    value: Any
+
+    def __init__(self, message: str, *, field: str = "", value: Any = None, **facts: Any) -> None:
+        super().__init__(message, field=field, value=value, **facts)
+
+
+class PayloadTooLargeError(InvalidArgumentError):
+    """A payload, result or checkpoint is larger than the store's limit (`limit`, `size` in bytes)."""
+
+    code = "payload_too_large"
+    limit: int
+    size: int
+
+    def __init__(self, field: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"{field} has {size} bytes; the limit is {limit} (option max_payload, at most 16 MiB)",
+            field=field,
+            size=size,
+            limit=limit,
+        )
+
+
+class DependencyError(InvalidArgumentError):
+    """A dependency cannot be accepted: `reason` is unknown, cycle, depth or breadth."""
+
+    code = "invalid_dependency"
+    reason: str
+    job_id: str
+
+    def __init__(self, message: str, *, reason: str, job_id: str, value: Any = None) -> None:
+        super().__init__(message, field="after", value=value, reason=reason, job_id=job_id)
+
+
+class JobNotFoundError(PenstockError, LookupError):
+    """No job has this id."""
+
+    code = "job_not_found"
+    job_id: str
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"no job has the id {shown(job_id)}", job_id=job_id)
+
+
+class JobExistsError(PenstockError):
+    """A job with this id is already stored, or stands twice in the batch.
+
+    Attributes:
+        job_id: the first id in conflict.
+        failed: every conflict as `(index in the batch, id, reason)`.
+        enqueued_ids: always empty, because a batch is all or nothing.
+    """
+
+    code = "job_exists"
+    job_id: str
+    failed: tuple[tuple[int, str, str], ...]
+    enqueued_ids: tuple[str, ...]
+
+    def __init__(self, job_id: str, failed: Sequence[tuple[int, str, str]] = ()) -> None:
+        reason = failed[0][2] if failed else "it is already stored"
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        super().__init__(
+            f"job {shown(job_id)} cannot be added: {reason}{more}",
+            job_id=job_id,
+            failed=tuple(failed),
+            enqueued_ids=(),
+        )
+
+
+class InvalidTransitionError(PenstockError):
+    """The job's status does not allow the verb; nothing was changed.
+
+    Attributes:
+        job_id: the job.
+        status: its status, as text.
+        verb: what was asked for.
+    """
+
+    code = "invalid_transition"
+    job_id: str
+    status: str
+    verb: str
+
+    def __init__(self, message: str, *, job_id: str, status: str, verb: str, **facts: Any) -> None:
+        super().__init__(message, job_id=job_id, status=status, verb=verb, **facts)
+
+
+class StaleAttemptError(InvalidTransitionError):
+    """The report names an attempt that no longer holds the job; nothing was changed."""
+
+    code = "stale_attempt"
+    attempt: int
+    current_attempt: int
+
+    def __init__(self, *, job_id: str, status: str, verb: str, attempt: int, current_attempt: int) -> None:
+        super().__init__(
+            f"{verb} of job {shown(job_id)} by attempt {attempt} is refused: "
+            f"the job is {status} and its attempt is {current_attempt}",
+            job_id=job_id,
+            status=status,
+            verb=verb,
+            attempt=attempt,
+            current_attempt=current_attempt,
+        )
+
+
+class QueueBlockedError(PenstockError):
+    """The queue is blocked: no new jobs are accepted until it is unblocked."""
+
+    code = "queue_blocked"
+
+    def __init__(self, message: str = "Queue is blocked") -> None:
+        super().__init__(message)
+
+
+class QueueFullError(PenstockError):
+    """Accepting the jobs would leave more than `limit` waiting."""
+
+    code = "queue_full"
+    limit: int
+    waiting: int
+
+    def __init__(self, *, limit: int, waiting: int) -> None:
+        super().__init__(
+            f"{waiting} jobs are waiting and max_pending is {limit}; try again when workers have caught up",
+            limit=limit,
+            waiting=waiting,
+        )
+
+
+class QueueClosedError(PenstockError):
+    """The queue or its store was closed."""
+
+    code = "queue_closed"
+
+    def __init__(self, message: str = "the store is closed; open a new one") -> None:
+        super().__init__(message)
+
+
+class JobFailedError(PenstockError):
+    """The job ended without success; `job` is its final state."""
+
+    code = "job_failed"
+    job: Any
+
+    def __init__(self, message: str, *, job: Any) -> None:
+        super().__init__(message, job=job)
+
+
+class OperationCancelledError(PenstockError):
+    """The ambient `cancel_scope` was cancelled or its time is over; the call did nothing."""
+
+    code = "operation_cancelled"
+    timed_out: bool
+
+    def __init__(self, message: str = "the operation was cancelled", *, timed_out: bool = False) -> None:
+        super().__init__(message, timed_out=timed_out)
+
+
+class BackendError(PenstockError):
+    """The store failed. `retryable` says whether the same call may succeed later.
+
+    Nothing that was acknowledged is lost. The call itself took no effect, unless `outcome_unknown`
+    is true: then the connection broke while committing and the store could not be asked again.
+    """
+
+    code = "backend_error"
+    retryable: bool
+    outcome_unknown: bool
+
+    def __init__(self, message: str, *, retryable: bool = False, outcome_unknown: bool = False) -> None:
+        super().__init__(message, retryable=retryable, outcome_unknown=outcome_unknown)
+
+
+class ReportErrors(ExceptionGroup[Exception]):
+    """What a plural verb refused, raised after the rest was committed.
+
+    Attributes:
+        freed: the slots the accepted part freed, by assignee.
+    """
+
+    freed: dict[str, int]
+
+    def __new__(
+        cls, message: str, errors: Sequence[Exception], freed: Mapping[str, int] | None = None
+    ) -> ReportErrors:
+        group = super().__new__(cls, message, errors)
+        group.freed = dict(freed or {})
+        return group
+
+    def derive(self, excs: Sequence[Exception]) -> ReportErrors:
+        return ReportErrors(self.message, excs, self.freed)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReportErrors, (self.message, list(self.exceptions), self.freed)

@@ -1,0 +1,344 @@
+"""The job and what goes with it: frozen data that imports nothing but rules."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from datetime import datetime
+from enum import IntEnum, StrEnum
+from typing import Any
+
+import msgspec
+
+from penstock.errors import InvalidArgumentError, shown
+from penstock.policy import FailureCategory, RetryPolicy, Timeouts
+
+__all__ = [
+    "Job",
+    "JobState",
+    "JobStats",
+    "JobStatus",
+    "JournalEntry",
+    "Key",
+    "Maintenance",
+    "Priority",
+    "ProcessStatus",
+]
+
+
+class JobStatus(StrEnum):
+    """The stored status of a job; every other vocabulary is a view of this one."""
+
+    INITIAL_PENDING = "initial_pending"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    FAILED_RETRY = "failed_retry"
+    UNKNOWN_RETRY = "unknown_retry"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    UNSCHEDULED = "unscheduled"
+    UNKNOWN_STOPPED = "unknown_stopped"
+    FAILED = "failed"
+    DEAD_LETTER = "dead_letter"
+
+    @property
+    def is_eligible(self) -> bool:
+        """Whether a job in this status may be claimed once it is due and its turn has come."""
+        return self in ELIGIBLE
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a job in this status has ended."""
+        return self in FINAL
+
+    @property
+    def holds_slot(self) -> bool:
+        """Whether a job in this status occupies its worker."""
+        return self in IN_FLIGHT
+
+
+ELIGIBLE = frozenset({JobStatus.INITIAL_PENDING, JobStatus.FAILED_RETRY, JobStatus.UNKNOWN_RETRY})
+IN_FLIGHT = frozenset({JobStatus.RUNNING, JobStatus.CANCELLING})
+FINAL = frozenset(JobStatus) - ELIGIBLE - IN_FLIGHT
+CANCELLED = frozenset({JobStatus.STOPPED, JobStatus.UNSCHEDULED, JobStatus.UNKNOWN_STOPPED})
+
+
+class JobState(StrEnum):
+    """The life-cycle state of the formal job model."""
+
+    PENDING = "pending"
+    DELAYED = "delayed"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    DEAD_LETTER = "dead_letter"
+    CANCELLED = "cancelled"
+
+
+class ProcessStatus(IntEnum):
+    """The status as the process queue names it."""
+
+    PENDING = 0
+    RUNNING = 1
+    COMPLETED = 2
+    ERROR = 3
+    INTERRUPTED = 4
+
+
+class Priority(IntEnum):
+    """How urgent a job is; lower numbers are taken first."""
+
+    CRITICAL = 0
+    HIGH = 1
+    NORMAL = 2
+    LOW = 3
+    BULK = 4
+
+
+_PROCESS_VIEW = {
+    JobStatus.INITIAL_PENDING: ProcessStatus.PENDING,
+    JobStatus.FAILED_RETRY: ProcessStatus.PENDING,
+    JobStatus.UNKNOWN_RETRY: ProcessStatus.PENDING,
+    JobStatus.RUNNING: ProcessStatus.RUNNING,
+    JobStatus.CANCELLING: ProcessStatus.RUNNING,
+    JobStatus.COMPLETED: ProcessStatus.COMPLETED,
+    JobStatus.FAILED: ProcessStatus.ERROR,
+    JobStatus.DEAD_LETTER: ProcessStatus.ERROR,
+    JobStatus.STOPPED: ProcessStatus.INTERRUPTED,
+    JobStatus.UNSCHEDULED: ProcessStatus.INTERRUPTED,
+    JobStatus.UNKNOWN_STOPPED: ProcessStatus.INTERRUPTED,
+}
+
+_SETTLED_STATES = {
+    JobStatus.RUNNING: JobState.RUNNING,
+    JobStatus.CANCELLING: JobState.RUNNING,
+    JobStatus.COMPLETED: JobState.COMPLETED,
+    JobStatus.FAILED: JobState.FAILED,
+    JobStatus.DEAD_LETTER: JobState.DEAD_LETTER,
+    JobStatus.STOPPED: JobState.CANCELLED,
+    JobStatus.UNSCHEDULED: JobState.CANCELLED,
+    JobStatus.UNKNOWN_STOPPED: JobState.CANCELLED,
+}
+
+
+def state_of(status: JobStatus, *, is_due: bool, is_waiting: bool) -> JobState:
+    """Return the formal state of a job.
+
+    Args:
+        status: the stored status.
+        is_due: whether the time it may run at has come.
+        is_waiting: whether it waits for dependencies or for its key's turn.
+    """
+    settled = _SETTLED_STATES.get(status)
+    if settled is not None:
+        return settled
+    if status is not JobStatus.INITIAL_PENDING:
+        return JobState.SCHEDULED if is_due else JobState.RETRYING
+    if is_waiting:
+        return JobState.PENDING
+    return JobState.SCHEDULED if is_due else JobState.DELAYED
+
+
+class Key(tuple[str, ...]):
+    """What jobs must share to be worked on one at a time, in order: one or more strings."""
+
+    __slots__ = ()
+
+    def __new__(cls, *parts: str) -> Key:
+        if not parts or not all(isinstance(part, str) for part in parts):
+            raise InvalidArgumentError(
+                f"a Key is made of one or more strings, got {shown(parts)}", field="key", value=parts
+            )
+        if not any(parts):
+            raise InvalidArgumentError("a Key must not be empty text", field="key", value=parts)
+        return super().__new__(cls, parts)
+
+    @classmethod
+    def of(cls, value: Key | str | Iterable[str] | None) -> Key | None:
+        """Return a Key from a Key, one text, or several; None stays None."""
+        if value is None or type(value) is cls:
+            return value  # type: ignore[return-value]  # narrowed by the type() test
+        if isinstance(value, str):
+            return cls(value)
+        if isinstance(value, tuple | list):
+            return cls(*value)
+        raise InvalidArgumentError(
+            f"key must be a Key, a string or a sequence of strings, got {shown(value)}", field="key", value=value
+        )
+
+    def __getnewargs__(self) -> tuple[str, ...]:  # type: ignore[override]  # the parts are the arguments
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return f"Key({', '.join(map(repr, self))})"
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One unit of work: what was asked for, what became of it. Frozen: verbs change jobs, assignments do not.
+
+    `state`, `scheduled_at` and everything under "state", "outcome" and "moments" is filled in by the store.
+    """
+
+    # identity
+    id: str
+    type: str
+    payload: bytes = b""
+    tags: tuple[str, ...] = ()
+    redrive_of: str | None = None
+    correlation_id: str | None = None
+    callback_url: str | None = None
+    idempotency_key: str | None = None
+
+    # scheduling
+    priority: Priority = Priority.NORMAL
+    run_at: datetime | None = None
+    key: Key | None = None
+    after: tuple[str, ...] = ()
+    after_any: tuple[str, ...] = ()
+    parent_id: str | None = None
+    held: bool = False
+
+    # policy
+    retry: RetryPolicy | None = None
+    timeouts: Timeouts = Timeouts()
+
+    # state
+    status: JobStatus = JobStatus.INITIAL_PENDING
+    state: JobState | None = None
+    attempt: int = 0
+    retry_count: int = 0
+    failures: int = 0
+    assignee_id: str | None = None
+    assigned_at: datetime | None = None
+    progress: int = 0
+    description: str | None = None
+    checkpoint: bytes | None = None
+
+    # outcome
+    result: bytes | None = None
+    error_message: str = ""
+    error_category: FailureCategory | None = None
+    error_code: str | None = None
+
+    # moments
+    created_at: datetime | None = None
+    scheduled_at: datetime | None = None
+    started_at: datetime | None = None
+    attempt_started_at: datetime | None = None
+    last_retry_at: datetime | None = None
+    finalized_at: datetime | None = None
+    updated_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        # The store builds jobs from clean rows in its hot loop; these tests are all it pays.
+        if type(self.tags) is not tuple or len(self.tags) > 1:
+            msgspec.structs.force_setattr(self, "tags", distinct("tags", self.tags))
+        if type(self.after) is not tuple or self.after:
+            msgspec.structs.force_setattr(self, "after", distinct("after", self.after))
+        if type(self.after_any) is not tuple or self.after_any:
+            msgspec.structs.force_setattr(self, "after_any", distinct("after_any", self.after_any))
+        if self.key is not None and type(self.key) is not Key:
+            msgspec.structs.force_setattr(self, "key", Key.of(self.key))
+        if self.payload is None:
+            msgspec.structs.force_setattr(self, "payload", b"")
+
+    @classmethod
+    def new(cls, type: str, payload: bytes = b"", **fields: Any) -> Job:
+        """Return a job with a fresh random id (UUID version 4)."""
+        return cls(id=str(uuid.uuid4()), type=type, payload=payload, **fields)
+
+    @property
+    def process_status(self) -> ProcessStatus:
+        """The status as the process queue names it."""
+        return _PROCESS_VIEW[self.status]
+
+    @property
+    def completed_at(self) -> datetime | None:
+        """When the job reached a final status (the formal model's name for `finalized_at`)."""
+        return self.finalized_at
+
+
+class JobStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of the jobs that have all of `tags`.
+
+    `failed_jobs` waits for a retry (FAILED_RETRY and UNKNOWN_RETRY); `stopped_jobs` is every final status but
+    COMPLETED; CANCELLING is in `total_jobs` alone.
+    """
+
+    tags: tuple[str, ...] = ()
+    total_jobs: int = 0
+    pending_jobs: int = 0
+    running_jobs: int = 0
+    completed_jobs: int = 0
+    stopped_jobs: int = 0
+    failed_jobs: int = 0
+    total_retries: int = 0
+
+
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One state change, as written in the transaction that made it.
+
+    `after`, `after_any` and `parent_id` stand on a job's first row alone, which has no `from_status`;
+    `ready_at` and `started_at` on the row that ends an attempt.
+    """
+
+    seq: int
+    recorded_at: datetime
+    job_id: str
+    n: int
+    type: str
+    verb: str
+    from_status: JobStatus | None
+    status: JobStatus
+    attempt: int
+    retry_count: int
+    failures: int
+    max_attempts: int | None
+    priority: Priority
+    key: Key | None
+    tags: tuple[str, ...]
+    idempotency_key: str | None
+    assignee_id: str | None
+    due_at: datetime | None
+    error_category: FailureCategory | None
+    error_code: str | None
+    error_message: str
+    progress: int
+    after: tuple[str, ...] = ()
+    after_any: tuple[str, ...] = ()
+    parent_id: str | None = None
+    ready_at: datetime | None = None
+    started_at: datetime | None = None
+
+
+class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pass of upkeep did, in numbers of jobs."""
+
+    expired: int = 0
+    lost: int = 0
+    timed_out: int = 0
+    due: int = 0
+    removed: int = 0
+
+
+def distinct(field: str, values: object) -> tuple[str, ...]:
+    """Return a sequence of strings without repeats, in first-seen order.
+
+    Raises:
+        InvalidArgumentError: a single string or bytes, not a sequence, or an item that is not a string.
+    """
+    if type(values) is tuple and len(values) == 1 and type(values[0]) is str:
+        return values
+    if isinstance(values, str | bytes | bytearray) or not isinstance(values, Iterable):
+        raise InvalidArgumentError(
+            f"{field} must be a sequence of strings, got {shown(values)}", field=field, value=values
+        )
+    items = tuple(dict.fromkeys(values)) if not isinstance(values, dict) else tuple(values)
+    for item in items:
+        if not isinstance(item, str):
+            raise InvalidArgumentError(
+                f"{field} must hold strings only, got {shown(item)}", field=field, value=item
+            )
+    return items

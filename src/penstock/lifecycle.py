@@ -1,0 +1,171 @@
+"""The legal moves of a job, as one table.
+
+Guards, error texts, the conformance suite, the documentation's diagram and the journal's audit derive from `MOVES`.
+A verb that is not in the table for a status is refused with InvalidTransitionError and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from penstock.errors import InvalidTransitionError, shown
+from penstock.job import FINAL, JobStatus
+
+__all__ = ["MOVES", "Move", "Verb", "allows", "mermaid", "refusal", "sources", "targets"]
+
+
+class Verb(StrEnum):
+    """What changes a job: the `verb` of a journal row."""
+
+    ENQUEUE = "enqueue"
+    CLAIM = "claim"
+    RESTART = "restart"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    STOP = "stop"
+    STOP_WITH_RETRY = "stop_with_retry"
+    MARK_UNKNOWN_STOPPED = "mark_unknown_stopped"
+    UPDATE_STATUS = "update_status"
+    CANCEL = "cancel"
+    ACKNOWLEDGE = "acknowledge_cancellation"
+    UNRESPONSIVE = "mark_worker_unresponsive"
+    RESET = "reset_running"
+    RELEASE = "release"
+    LOSE = "lose"
+    TIME_OUT = "time_out"
+    EXPIRE = "expire"
+    PROPAGATE = "propagate"
+    UPDATE = "update"
+    DELETE = "delete"
+    CLEANUP = "cleanup"
+
+
+class Move(NamedTuple):
+    """One legal step: `verb` leads from `source` (None: the job did not exist) to `target`."""
+
+    verb: Verb
+    source: JobStatus | None
+    target: JobStatus
+    effect: str
+
+
+_S = JobStatus
+
+_EFFECTS = {
+    Verb.ENQUEUE: "stored; its idempotency key is taken",
+    Verb.CLAIM: "attempt + 1; assignee and times set",
+    Verb.RESTART: "held jobs only; attempt + 1; progress 0; finalized_at cleared",
+    Verb.COMPLETE: "result stored; finalized_at = now; slot freed",
+    Verb.FAIL: "retry_count + 1; failures + 1; last_retry_at = now; error stored; slot freed",
+    Verb.STOP: "error stored; finalized_at; slot freed",
+    Verb.STOP_WITH_RETRY: "retry_count + 1; last_retry_at = now; finalized_at; slot freed",
+    Verb.MARK_UNKNOWN_STOPPED: "error stored; finalized_at; slot freed",
+    Verb.UPDATE_STATUS: "result and error if given; counters untouched",
+    Verb.CANCEL: "waiting jobs end; running ones are asked to stop",
+    Verb.ACKNOWLEDGE: "finalized_at; slot freed if it was executing",
+    Verb.UNRESPONSIVE: "the attempt counts if there is a policy; slot freed",
+    Verb.RESET: "the attempt counts if there is a policy; slot freed",
+    Verb.RELEASE: "retry_count + 1; not counted against the policy; due at once; slot freed",
+    Verb.LOSE: "owner or lease gone; the attempt counts if there is a policy; slot freed",
+    Verb.TIME_OUT: "as a failure of category timeout; slot freed",
+    Verb.EXPIRE: "lifetime over; finalized_at; slot freed",
+    Verb.PROPAGATE: "shares the fate of a dependency",
+}
+
+
+def _table() -> Iterator[tuple[Verb, JobStatus | None, tuple[JobStatus, ...]]]:
+    yield Verb.ENQUEUE, None, (_S.INITIAL_PENDING,)
+    for waiting in (_S.INITIAL_PENDING, _S.FAILED_RETRY, _S.UNKNOWN_RETRY):
+        yield Verb.CLAIM, waiting, (_S.RUNNING,)
+    yield Verb.RESTART, _S.STOPPED, (_S.RUNNING,)
+    for open_end in (_S.RUNNING, _S.CANCELLING, _S.UNKNOWN_RETRY, _S.UNKNOWN_STOPPED):
+        yield Verb.COMPLETE, open_end, (_S.COMPLETED,)
+    for reporting in (_S.RUNNING, _S.UNKNOWN_RETRY):
+        yield Verb.FAIL, reporting, (_S.FAILED_RETRY, _S.FAILED, _S.DEAD_LETTER, _S.STOPPED)
+    for stoppable in (_S.RUNNING, _S.CANCELLING, _S.UNKNOWN_RETRY):
+        yield Verb.STOP, stoppable, (_S.STOPPED,)
+        yield Verb.MARK_UNKNOWN_STOPPED, stoppable, (_S.UNKNOWN_STOPPED,)
+    yield Verb.STOP_WITH_RETRY, _S.CANCELLING, (_S.STOPPED,)
+    yield Verb.CANCEL, _S.INITIAL_PENDING, (_S.UNSCHEDULED,)
+    yield Verb.CANCEL, _S.RUNNING, (_S.CANCELLING,)
+    yield Verb.CANCEL, _S.FAILED_RETRY, (_S.STOPPED,)
+    yield Verb.CANCEL, _S.UNKNOWN_RETRY, (_S.STOPPED,)
+    yield Verb.ACKNOWLEDGE, _S.CANCELLING, (_S.STOPPED, _S.UNKNOWN_STOPPED)
+    for orphaning in (Verb.UNRESPONSIVE, Verb.RESET, Verb.LOSE):
+        yield orphaning, _S.RUNNING, (_S.UNKNOWN_RETRY, _S.DEAD_LETTER)
+        yield orphaning, _S.CANCELLING, (_S.UNKNOWN_STOPPED,)
+    yield Verb.RELEASE, _S.RUNNING, (_S.FAILED_RETRY,)
+    yield Verb.RELEASE, _S.CANCELLING, (_S.STOPPED,)
+    yield Verb.TIME_OUT, _S.RUNNING, (_S.FAILED_RETRY, _S.DEAD_LETTER)
+    for unfinished in _S:
+        if unfinished not in FINAL:
+            yield Verb.EXPIRE, unfinished, (_S.DEAD_LETTER,)
+    yield Verb.PROPAGATE, _S.INITIAL_PENDING, (_S.FAILED, _S.DEAD_LETTER, _S.UNSCHEDULED)
+    yield Verb.UPDATE_STATUS, _S.INITIAL_PENDING, (_S.UNSCHEDULED,)
+    yield (
+        Verb.UPDATE_STATUS,
+        _S.RUNNING,
+        (_S.CANCELLING, _S.COMPLETED, _S.FAILED_RETRY, _S.STOPPED, _S.UNKNOWN_RETRY, _S.UNKNOWN_STOPPED),
+    )
+    yield Verb.UPDATE_STATUS, _S.CANCELLING, (_S.COMPLETED, _S.STOPPED, _S.UNKNOWN_STOPPED)
+    yield Verb.UPDATE_STATUS, _S.FAILED_RETRY, (_S.STOPPED,)
+    # The truth of an UNKNOWN_* job is unknown, so anything may turn out to be it, except a beginning; RUNNING,
+    # FAILED and DEAD_LETTER have verbs of their own.
+    corrections = (_S.CANCELLING, _S.COMPLETED, _S.FAILED_RETRY, _S.STOPPED, _S.UNSCHEDULED)
+    yield Verb.UPDATE_STATUS, _S.UNKNOWN_RETRY, (*corrections, _S.UNKNOWN_STOPPED)
+    yield Verb.UPDATE_STATUS, _S.UNKNOWN_STOPPED, (*corrections, _S.UNKNOWN_RETRY)
+
+
+MOVES: tuple[Move, ...] = tuple(
+    Move(verb, source, target, _EFFECTS[verb]) for verb, source, ends in _table() for target in ends
+)
+
+_TARGETS: dict[tuple[Verb, JobStatus | None], tuple[JobStatus, ...]] = {}
+for _move in MOVES:
+    _TARGETS[_move.verb, _move.source] = (*_TARGETS.get((_move.verb, _move.source), ()), _move.target)
+
+
+def targets(verb: Verb, source: JobStatus | None) -> tuple[JobStatus, ...]:
+    """Return where `verb` may lead a job that is in `source`; empty if the verb is not allowed there."""
+    return _TARGETS.get((verb, source), ())
+
+
+def sources(verb: Verb) -> tuple[JobStatus, ...]:
+    """Return the statuses from which `verb` is allowed, in the table's order."""
+    return tuple(
+        dict.fromkeys(move.source for move in MOVES if move.verb is verb and move.source is not None)
+    )
+
+
+def allows(verb: Verb, source: JobStatus, target: JobStatus | None = None) -> bool:
+    """Whether the table has such a move (to `target`, if one is given)."""
+    ends = _TARGETS.get((verb, source), ())
+    return bool(ends) if target is None else target in ends
+
+
+def refusal(
+    verb: Verb, job_id: str, status: JobStatus, target: JobStatus | None = None
+) -> InvalidTransitionError:
+    """Return the error for a verb that the table does not allow."""
+    if target is None:
+        legal = ", ".join(sources(verb)) or "no status"
+        text = f"{verb} of job {shown(job_id)} is not possible: it is {status}, allowed from {legal}"
+    else:
+        legal = ", ".join(targets(verb, status)) or "none"
+        text = f"job {shown(job_id)} cannot go from {status} to {target}; legal targets: {legal}"
+    return InvalidTransitionError(text, job_id=job_id, status=str(status), verb=str(verb))
+
+
+def mermaid() -> str:
+    """Return the state diagram of the documentation, in Mermaid's language."""
+    edges: dict[tuple[str, str], list[str]] = {}
+    for move in MOVES:
+        if move.verb is not Verb.UPDATE_STATUS:
+            start = move.source.name if move.source is not None else "[*]"
+            edges.setdefault((start, move.target.name), []).append(str(move.verb))
+    lines = ["stateDiagram-v2"]
+    lines += [f"    {start} --> {end}: {', '.join(verbs)}" for (start, end), verbs in edges.items()]
+    lines += [f"    {status.name} --> [*]" for status in JobStatus if status in FINAL]
+    return "\n".join(lines)

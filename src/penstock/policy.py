@@ -1,0 +1,261 @@
+"""Retry policies, timeouts and the two errors handlers raise to classify a failure."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from penstock.errors import InvalidArgumentError, shown
+
+__all__ = [
+    "DEFAULT_RETRY",
+    "DEFAULT_TIMEOUTS",
+    "FailureCategory",
+    "PermanentError",
+    "RetryPolicy",
+    "TemporaryError",
+    "Timeouts",
+    "register_backoff",
+]
+
+MAX_ATTEMPTS_LIMIT = 1_000_000
+MAX_DURATION = timedelta(days=3650)
+
+
+class FailureCategory(StrEnum):
+    """Why an attempt failed; exactly one per failure."""
+
+    TEMPORARY = "temporary"
+    PERMANENT = "permanent"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    SYSTEM = "system"
+
+
+RETRIABLE = (FailureCategory.TEMPORARY, FailureCategory.TIMEOUT, FailureCategory.SYSTEM)
+
+BackoffFunction = Callable[[int, timedelta, timedelta], timedelta]
+_backoffs: dict[str, BackoffFunction] = {}
+_BUILT_IN = ("constant", "linear", "exponential")
+
+
+class TemporaryError(Exception):
+    """Raised by a handler for a failure that a retry may cure.
+
+    Args:
+        message: what happened.
+        cause: the underlying error, if any.
+        retry_after: how long to wait before the next attempt, instead of the policy's delay.
+    """
+
+    category = FailureCategory.TEMPORARY
+
+    def __init__(
+        self,
+        message: str,
+        cause: BaseException | None = None,
+        retry_after: float | timedelta | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.cause = cause
+        self.retry_after = None if retry_after is None else duration(retry_after, "retry_after")
+        self.code = code
+        if cause is not None:
+            self.__cause__ = cause
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, None, self.retry_after, self.code)
+
+
+class PermanentError(Exception):
+    """Raised by a handler for a failure that no retry can cure.
+
+    Args:
+        message: what happened.
+        cause: the underlying error, if any.
+        code: a short machine-readable reason.
+    """
+
+    category = FailureCategory.PERMANENT
+
+    def __init__(self, message: str, cause: BaseException | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.cause = cause
+        self.code = code
+        if cause is not None:
+            self.__cause__ = cause
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, None, self.code)
+
+
+def duration(value: object, field: str, *, positive: bool = False) -> timedelta:
+    """Return `value` (a timedelta, or a number of seconds) as a timedelta within limits.
+
+    Raises:
+        InvalidArgumentError: not a duration, negative (or zero when `positive`), not finite, over ten years.
+    """
+    if isinstance(value, timedelta):
+        span = value
+    elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidArgumentError(
+            f"{field} must be a timedelta or a finite number of seconds, got {shown(value)}",
+            field=field,
+            value=value,
+        )
+    else:
+        try:
+            span = timedelta(seconds=value)
+        except OverflowError:
+            span = timedelta.max
+    if span > MAX_DURATION:
+        raise InvalidArgumentError(
+            f"{field} must be at most {MAX_DURATION.days} days, got {shown(value)}", field=field, value=value
+        )
+    if span < timedelta(0) or (positive and span == timedelta(0)):
+        bound = "more than" if positive else "at least"
+        raise InvalidArgumentError(f"{field} must be {bound} 0, got {shown(value)}", field=field, value=value)
+    return span
+
+
+def register_backoff(name: str, function: BackoffFunction) -> None:
+    """Make `RetryPolicy(backoff=name)` use `function(n, initial_delay, max_delay) -> timedelta`.
+
+    The store keeps the name alone. The process that reports a failure looks the function up, so every process
+    that reports failures registers it; where it is missing, the exponential delay is used.
+    """
+    if not isinstance(name, str) or not name or name in _BUILT_IN:
+        raise InvalidArgumentError(
+            f"a custom backoff needs a name of its own, got {shown(name)}", field="name", value=name
+        )
+    _backoffs[name] = function
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How often and when a failed attempt is tried again.
+
+    Durations are timedelta; seconds are accepted.
+
+    Attributes:
+        max_attempts: attempts in all, the first included; at least 1.
+        backoff: "constant", "linear", "exponential", or a name given to `register_backoff`.
+        initial_delay: delay before the first retry.
+        max_delay: no delay is longer, jitter included.
+        multiplier: factor of the exponential backoff, at least 1.
+        jitter: share of the delay by which it may vary either way, 0 to 1; 0 is none, 0.1 is ±10 %.
+        retry_on: the categories that are retried. PERMANENT and CANCELLED never are.
+    """
+
+    max_attempts: int = 3
+    backoff: str = "exponential"
+    initial_delay: timedelta = timedelta(seconds=1)
+    max_delay: timedelta = timedelta(hours=1)
+    multiplier: float = 2.0
+    jitter: float = 0.0
+    retry_on: tuple[FailureCategory, ...] = RETRIABLE
+
+    def __post_init__(self) -> None:
+        set_field = msgspec.structs.force_setattr
+        if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_ATTEMPTS_LIMIT:
+            raise _bad("max_attempts", f"a whole number from 1 to {MAX_ATTEMPTS_LIMIT}", self.max_attempts)
+        if not isinstance(self.backoff, str) or (self.backoff not in _BUILT_IN and self.backoff not in _backoffs):
+            known = ", ".join((*_BUILT_IN, *sorted(_backoffs)))
+            raise _bad("backoff", f"one of {known} (see register_backoff)", self.backoff)
+        set_field(self, "initial_delay", duration(self.initial_delay, "initial_delay"))
+        set_field(self, "max_delay", duration(self.max_delay, "max_delay"))
+        set_field(self, "multiplier", _number("multiplier", self.multiplier, 1.0, 1000.0))
+        set_field(self, "jitter", _number("jitter", self.jitter, 0.0, 1.0))
+        set_field(self, "retry_on", _retriable(self.retry_on))
+
+    @classmethod
+    def restore(cls, *, backoff: str, **fields: Any) -> RetryPolicy:
+        """Rebuild a stored policy, whose custom backoff may not be registered in this process."""
+        policy = cls(backoff="exponential", **fields)
+        msgspec.structs.force_setattr(policy, "backoff", backoff)
+        return policy
+
+    def delay(self, failures: int, *, rng: random.Random | None = None) -> timedelta:
+        """Return the delay before the retry that follows the `failures`-th counted failure (1 for the first)."""
+        seconds = self._plain_delay(failures)
+        if self.jitter:
+            seconds *= 1.0 + self.jitter * (rng or random).uniform(-1.0, 1.0)
+        return timedelta(seconds=min(max(seconds, 0.0), self.max_delay.total_seconds()))
+
+    def allows(self, category: FailureCategory, failures: int) -> bool:
+        """Whether another attempt follows after `failures` counted failures, the last of this category."""
+        return category in self.retry_on and failures < self.max_attempts
+
+    def _plain_delay(self, failures: int) -> float:
+        initial = self.initial_delay.total_seconds()
+        longest = self.max_delay.total_seconds()
+        if self.backoff == "constant":
+            return min(initial, longest)
+        if self.backoff == "linear":
+            return min(initial * failures, longest)
+        custom = _backoffs.get(self.backoff)
+        if custom is not None:
+            return duration(custom(failures, self.initial_delay, self.max_delay), "backoff").total_seconds()
+        try:
+            return min(initial * self.multiplier ** (failures - 1), longest)
+        except OverflowError:
+            return longest
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """How long things may take; None is unlimited. Durations are timedelta; seconds are accepted.
+
+    Attributes:
+        execution: one attempt's run.
+        visibility: how long a silent holder keeps the job before it is given to another.
+        lifetime: from submission to a final status.
+    """
+
+    execution: timedelta | None = None
+    visibility: timedelta | None = None
+    lifetime: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("execution", "visibility", "lifetime"):
+            value = getattr(self, name)
+            if value is not None:
+                msgspec.structs.force_setattr(self, name, duration(value, name, positive=True))
+
+
+def _bad(field: str, expected: str, value: object) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{field} must be {expected}, got {shown(value)}", field=field, value=value)
+
+
+def _number(field: str, value: object, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise _bad(field, f"a number from {low:g} to {high:g}", value)
+    return float(value)
+
+
+def _retriable(categories: object) -> tuple[FailureCategory, ...]:
+    if isinstance(categories, str) or not isinstance(categories, tuple | list | set | frozenset):
+        raise _bad("retry_on", "a sequence of failure categories", categories)
+    wanted: list[FailureCategory] = []
+    for item in categories:
+        try:
+            category = FailureCategory(item)
+        except ValueError:
+            raise _bad("retry_on", "made of failure categories", item) from None
+        if category not in RETRIABLE:
+            raise _bad("retry_on", "made of temporary, timeout and system (others are never retried)", item)
+        wanted.append(category)
+    return tuple(category for category in RETRIABLE if category in wanted)
+
+
+DEFAULT_RETRY = RetryPolicy()
+DEFAULT_TIMEOUTS = Timeouts(
+    execution=timedelta(minutes=30), visibility=timedelta(minutes=5), lifetime=timedelta(days=7)
+)
