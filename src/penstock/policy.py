@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Callable
@@ -23,6 +24,8 @@ __all__ = [
     "Timeouts",
     "register_backoff",
 ]
+
+logger = logging.getLogger("penstock")
 
 MAX_ATTEMPTS_LIMIT = 1_000_000
 MAX_DURATION = timedelta(days=3650)
@@ -203,7 +206,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             return min(initial * failures, longest)
         custom = _backoffs.get(self.backoff)
         if custom is not None:
-            return duration(custom(failures, self.initial_delay, self.max_delay), "backoff").total_seconds()
+            try:
+                delay = custom(failures, self.initial_delay, self.max_delay)
+                return min(duration(delay, "backoff").total_seconds(), longest)
+            except Exception:  # a report of failure must not be lost to a faulty backoff
+                logger.exception("custom backoff %r failed; the exponential delay is used", self.backoff)
         try:
             return min(initial * self.multiplier ** (failures - 1), longest)
         except OverflowError:

@@ -27,7 +27,7 @@ import msgspec
 from penstock.job import Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority
 from penstock.policy import FailureCategory
 
-__all__ = ["UNSET", "Backend", "Change", "ClaimRequest", "Failure", "UnsetType"]
+__all__ = ["UNSET", "Backend", "Change", "ClaimRequest", "Failure", "Retention", "UnsetType"]
 
 UNSET = msgspec.UNSET
 UnsetType = msgspec.UnsetType
@@ -52,6 +52,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     category: FailureCategory = FailureCategory.TEMPORARY
     code: str | None = None
     retry_after: timedelta | float | None = None
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long ended jobs stay, from their end; None is for ever. The journal stays until it is archived."""
+
+    completed: timedelta | None = timedelta(days=30)
+    other: timedelta | None = timedelta(days=90)
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,310 @@
+"""Checks of what callers pass in: one typed error that names field, limit and value, before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from penstock.backends._rows import encode_strings
+from penstock.errors import InvalidArgumentError, PayloadTooLargeError, shown
+from penstock.job import Job, JobStatus, Key, Priority, distinct
+from penstock.policy import FailureCategory, RetryPolicy, Timeouts
+
+__all__ = [
+    "MAX_DEPENDENCIES",
+    "MAX_DEPTH",
+    "assignee",
+    "blob",
+    "check_job",
+    "job_id",
+    "job_ids",
+    "key_filter",
+    "limit",
+    "message",
+    "tags",
+    "text",
+]
+
+MAX_ID = 512
+MAX_TYPE = 256
+MAX_TAG = 256
+MAX_TAGS = 100
+MAX_KEY_BYTES = 2000  # PostgreSQL indexes no more than about 2,700 bytes
+MAX_IDEMPOTENCY_KEY = 256
+MAX_CALLBACK_URL = 2048
+MAX_DESCRIPTION = 2000
+MAX_ERROR_BYTES = 65_536
+MAX_DEPENDENCIES = 1000
+MAX_DEPTH = 100
+FIRST_YEAR, LAST_YEAR = 1970, 2199
+MAX_COUNT = 2**31 - 1
+
+
+def text(field: str, value: object, limit: int) -> str:
+    """Return a non-empty text that every store can keep and give back."""
+    if type(value) is not str:
+        raise _bad(field, "a string", value)
+    if not 0 < len(value) <= limit:
+        found = "an empty one" if not value else f"{len(value)} characters"
+        raise InvalidArgumentError(
+            f"{field} must be a text of 1 to {limit} characters, got {found}", field=field, value=value
+        )
+    if "\0" in value:
+        raise _bad(field, "text without NUL characters", value)
+    if not value.isascii():
+        _encodable(field, value)
+    return value
+
+
+def optional_text(field: str, value: object, limit: int) -> str | None:
+    return None if value is None else text(field, value, limit)
+
+
+def message(field: str, value: object, *, required: bool = False) -> str:
+    """Return an error message that every store can keep: cut at 64 KiB, with unstorable characters replaced.
+
+    A report of failure must not be lost for the sake of its text, so nothing but its absence is refused.
+    """
+    if not isinstance(value, str):
+        raise _bad(field, "a string", value)
+    if required and not value:
+        raise InvalidArgumentError(f"{field} must not be empty", field=field, value=value)
+    if "\0" in value:
+        value = value.replace("\0", "\ufffd")
+    if not value.isascii():
+        value = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        encoded = value.encode()
+        if len(encoded) > MAX_ERROR_BYTES:
+            value = encoded[:MAX_ERROR_BYTES].decode(errors="ignore")
+    return value[:MAX_ERROR_BYTES]
+
+
+def job_id(value: object) -> str:
+    return text("job_id", value, MAX_ID)
+
+
+def assignee(value: object) -> str:
+    return text("assignee_id", value, MAX_ID)
+
+
+def strings(field: str, values: object, limit: int) -> tuple[str, ...]:
+    """Return distinct, checked strings; a lone string or bytes is refused."""
+    items = distinct(field, values)
+    for item in items:
+        text(field, item, limit)
+    return items
+
+
+def job_ids(values: object, field: str = "job_ids") -> tuple[str, ...]:
+    return strings(field, values, MAX_ID)
+
+
+def tags(values: object) -> tuple[str, ...]:
+    if values is None:
+        return ()
+    items = strings("tags", values, MAX_TAG)
+    if len(items) > MAX_TAGS:
+        raise InvalidArgumentError(
+            f"tags must be at most {MAX_TAGS}, got {len(items)}", field="tags", value=len(items)
+        )
+    return items
+
+
+def types(values: object) -> tuple[str, ...] | None:
+    return None if values is None else strings("types", values, MAX_TYPE)
+
+
+def key_filter(value: Key | str | Iterable[str] | None) -> Key | None:
+    key = Key.of(value)
+    if key is not None:
+        _check_key(key)
+    return key
+
+
+def limit(value: object, *, field: str = "limit", most: int = MAX_COUNT) -> int:
+    if type(value) is not int or not 1 <= value <= most:
+        raise _bad(field, f"a whole number from 1 to {most}", value)
+    return value
+
+
+def attempt(value: object) -> int | None:
+    if value is not None and type(value) is not int:
+        raise _bad("attempt", "a whole number or None", value)
+    return value
+
+
+def attempts(values: Mapping[str, int] | None) -> Mapping[str, int]:
+    if values is None:
+        return {}
+    for number in mapping("attempts", values).values():
+        if type(number) is not int:
+            raise _bad("attempts", "a mapping of job ids to whole numbers", number)
+    return values
+
+
+def mapping(field: str, values: object) -> Mapping[str, Any]:
+    if not isinstance(values, Mapping):
+        raise _bad(field, "a mapping by job id", values)
+    for name in values:
+        job_id(name)
+    return values
+
+
+def percent(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= 100:
+        raise _bad("percent", "a whole number from 0 to 100", value)
+    return value
+
+
+def boolean(field: str, value: object) -> bool:
+    if type(value) is not bool:
+        raise _bad(field, "True or False", value)
+    return value
+
+
+def priority(value: object) -> Priority:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 4:
+        raise _bad("priority", "a Priority (0 CRITICAL to 4 BULK)", value)
+    return Priority(value)
+
+
+def category(value: object) -> FailureCategory:
+    try:
+        return FailureCategory(value)  # type: ignore[arg-type]  # the constructor is the check
+    except ValueError:
+        raise _bad("category", f"one of {', '.join(FailureCategory)}", value) from None
+
+
+def status(value: object) -> JobStatus:
+    try:
+        return JobStatus(value)  # type: ignore[arg-type]  # the constructor is the check
+    except ValueError:
+        raise _bad("status", f"one of {', '.join(JobStatus)}", value) from None
+
+
+def blob(field: str, value: object, limit: int) -> bytes:
+    """Return bytes within the store's limit."""
+    if type(value) is not bytes:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise _bad(field, "bytes", value)
+        size = value.nbytes if isinstance(value, memoryview) else len(value)
+        if size > limit:
+            raise PayloadTooLargeError(field, size, limit)
+        return bytes(value)
+    if len(value) > limit:
+        raise PayloadTooLargeError(field, len(value), limit)
+    return value
+
+
+def check_job(job: object, max_payload: int) -> Job:
+    """Return a job that can be stored, or raise for the first field that cannot."""
+    if not isinstance(job, Job):
+        raise _bad("job", "a Job", job)
+    text("id", job.id, MAX_ID)
+    text("type", job.type, MAX_TYPE)
+    if job.status is not JobStatus.INITIAL_PENDING and job.status != JobStatus.INITIAL_PENDING:
+        raise _bad("status", "initial_pending at submission", job.status)
+    blob("payload", job.payload, max_payload)
+    if job.tags:
+        tags(job.tags)
+    if type(job.priority) is not Priority:
+        priority(job.priority)
+    if job.retry is not None and not isinstance(job.retry, RetryPolicy):
+        raise _bad("retry", "a RetryPolicy or None", job.retry)
+    if not isinstance(job.timeouts, Timeouts):
+        raise _bad("timeouts", "a Timeouts", job.timeouts)
+    if job.key is not None:
+        _check_key(job.key)
+    if job.after or job.after_any:
+        _check_dependencies(job)
+    if type(job.held) is not bool:
+        raise _bad("held", "True or False", job.held)
+    _check_details(job, max_payload)
+    return job
+
+
+def _check_details(job: Job, max_payload: int) -> None:
+    """Check the fields that most jobs leave at their defaults."""
+    if job.idempotency_key is not None:
+        text("idempotency_key", job.idempotency_key, MAX_IDEMPOTENCY_KEY)
+    for field in ("correlation_id", "parent_id", "redrive_of", "assignee_id"):
+        value = getattr(job, field)
+        if value is not None:
+            text(field, value, MAX_ID)
+    if job.callback_url is not None:
+        text("callback_url", job.callback_url, MAX_CALLBACK_URL)
+    for field in ("created_at", "run_at", "last_retry_at", "started_at", "attempt_started_at", "assigned_at"):
+        value = getattr(job, field)
+        if value is not None:
+            moment(field, value)
+    for field in ("attempt", "retry_count", "failures", "progress"):
+        value = getattr(job, field)
+        if value != 0 or type(value) is not int:
+            _check_count(field, value, 100 if field == "progress" else MAX_COUNT)
+    if job.finalized_at is not None:
+        raise _bad("finalized_at", "None at submission", job.finalized_at)
+    if job.description is not None:
+        text("description", job.description, MAX_DESCRIPTION)
+    for field in ("result", "checkpoint"):
+        value = getattr(job, field)
+        if value is not None:
+            blob(field, value, max_payload)
+    if job.error_message:
+        text("error_message", job.error_message, MAX_ERROR_BYTES)
+    if job.error_code is not None:
+        text("error_code", job.error_code, MAX_TYPE)
+
+
+def moment(field: str, value: object) -> datetime:
+    """Return an aware datetime within the years the stores agree on."""
+    if not isinstance(value, datetime):
+        raise _bad(field, "an aware datetime", value)
+    if value.tzinfo is None or value.utcoffset() is None:
+        raise _bad(field, "an aware datetime (with a time zone, such as UTC)", value)
+    if not FIRST_YEAR <= value.year <= LAST_YEAR:
+        raise _bad(field, f"in the years {FIRST_YEAR} to {LAST_YEAR}", value)
+    return value
+
+
+def _check_count(field: str, value: object, most: int) -> None:
+    if type(value) is not int or not 0 <= value <= most:
+        raise _bad(field, f"a whole number from 0 to {most}", value)
+
+
+def _check_key(key: Key) -> None:
+    for part in key:
+        if "\0" in part:
+            raise _bad("key", "text without NUL characters", key)
+        _encodable("key", part)
+    size = len(encode_strings(key).encode())
+    if size > MAX_KEY_BYTES:
+        raise InvalidArgumentError(
+            f"key must be at most {MAX_KEY_BYTES} bytes, got {size}", field="key", value=key
+        )
+
+
+def _check_dependencies(job: Job) -> None:
+    # Ids are checked by looking them up; here only what no look-up would tell.
+    for field, ids in (("after", job.after), ("after_any", job.after_any)):
+        for one in ids:
+            text(field, one, MAX_ID)
+
+
+def _encodable(field: str, value: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _bad(field, "valid Unicode text (it holds a lone surrogate)", value) from None
+
+
+def _bad(field: str, expected: str, value: object) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{field} must be {expected}, got {shown(value)}", field=field, value=value)
+
+
+def selection(tag_values: Sequence[str], id_values: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return checked tags and ids of which at least one list must not be empty."""
+    wanted_tags, wanted_ids = tags(tag_values), job_ids(() if id_values is None else id_values)
+    if not wanted_tags and not wanted_ids:
+        raise InvalidArgumentError("give tags or job_ids: both are empty", field="tags", value=())
+    return wanted_tags, wanted_ids

@@ -1,0 +1,854 @@
+"""Every verb of the contract, once, over the primitives of a store.
+
+A verb checks its arguments, then hands the store a piece of work: find the rows, decide, save, settle what follows. What
+is decided per row stands in `_decisions`; what follows from it in `_settlement`; new jobs in `_submission`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from penstock.backends import _arguments as arguments
+from penstock.backends import _decisions as decisions
+from penstock.backends._liveness import gone_owners, is_this_process, this_process
+from penstock.backends._options import StoreOptions
+from penstock.backends._rows import Row, encode_strings, job_of, micros_of
+from penstock.backends._settlement import settle
+from penstock.backends._store import Blobs, Claim, Store, Transaction, tell
+from penstock.backends._submission import Submission
+from penstock.backends.base import UNSET, Backend, Change, ClaimRequest, Failure, Retention, UnsetType
+from penstock.errors import (
+    InvalidArgumentError,
+    InvalidTransitionError,
+    JobNotFoundError,
+    PenstockError,
+    QueueBlockedError,
+    ReportErrors,
+    StaleAttemptError,
+    shown,
+)
+from penstock.job import FINAL, Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority
+from penstock.lifecycle import Verb, allows, refusal
+from penstock.policy import FailureCategory, duration
+from penstock.scope import checkpoint
+
+__all__ = ["EngineBackend"]
+
+logger = logging.getLogger("penstock")
+T = TypeVar("T")
+
+Decision = Callable[[Row, Any, int], None]
+
+PROMOTED_PER_CLAIM: Final = 1_000
+UPKEEP_BATCH: Final = 500
+EXECUTION_GRACE: Final = micros_of(timedelta(seconds=10))
+CLOCK_JUMP: Final = 2.0
+ONE_BEAT: Final = 5.0
+
+
+class EngineBackend(Backend):
+    """The contract over a `Store`."""
+
+    def __init__(self, store: Store, options: StoreOptions, *, has_own_clock: bool) -> None:
+        self._store = store
+        self._options = options
+        self._reclaiming = _ClockWatch(enabled=not has_own_clock)
+        self._listeners: dict[object, Callable[[Sequence[Change]], None]] = {}
+        self._listener_lock = threading.Lock()
+
+    @property
+    def options(self) -> StoreOptions:
+        """The options in force."""
+        return self._options
+
+    # -- submission ---------------------------------------------------------------------------------------------
+
+    def enqueue_job(self, job: Job) -> str:
+        arguments.check_job(job, self._options.max_payload)
+        return self._write(lambda tx: Submission(tx, self._options, check=False).run([job])[0])
+
+    def enqueue_jobs(self, jobs: Iterable[Job]) -> list[str]:
+        if isinstance(jobs, str | bytes | Mapping) or not isinstance(jobs, Iterable):
+            raise InvalidArgumentError(
+                f"jobs must be an iterable of Job, got {shown(jobs)}", field="jobs", value=jobs
+            )
+        if not isinstance(jobs, list | tuple):
+            # An iterator can be read once, so its transaction is run once, and by itself.
+            return self._write(lambda tx: Submission(tx, self._options).run(jobs), alone=True)
+        for job in jobs:
+            arguments.check_job(job, self._options.max_payload)
+        if not jobs:
+            checkpoint()
+        return self._write(lambda tx: Submission(tx, self._options, check=False).run(jobs))
+
+    # -- claiming -----------------------------------------------------------------------------------------------
+
+    def dequeue_jobs(
+        self,
+        assignee_id: str,
+        tags: Sequence[str] = (),
+        limit: int = 1,
+        *,
+        types: Sequence[str] | None = None,
+        key: Key | str | None = None,
+        job_ids: Sequence[str] | None = None,
+        owner: str | None = None,
+    ) -> list[Job]:
+        claim = _checked_claim(assignee_id, tags, limit, types, key, job_ids, owner)
+        return self._write(lambda tx: self._claim(tx, claim))
+
+    def dequeue_jobs_for(self, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
+        claims = [
+            _checked_claim(each.assignee_id, each.tags, each.limit, each.types, each.key, each.job_ids, each.owner)
+            for each in requests
+        ]
+        return self._write(lambda tx: [self._claim(tx, claim) for claim in claims])
+
+    def restart_job(self, job_id: str, assignee_id: str) -> Job:
+        arguments.job_id(job_id)
+        arguments.assignee(assignee_id)
+
+        def work(tx: Transaction) -> Job:
+            row = self._row(tx, job_id)
+            if not allows(Verb.RESTART, JobStatus(row.status)):
+                raise refusal(Verb.RESTART, job_id, JobStatus(row.status))
+            if not row.held:
+                raise InvalidTransitionError(
+                    f"job {shown(job_id)} cannot be restarted: only held jobs can, others are retried",
+                    job_id=job_id,
+                    status=row.status,
+                    verb=Verb.RESTART,
+                )
+            if row.key is not None:
+                tx.lock_keys([row.key])
+                if any(member.is_in_flight for member in tx.key_members([row.key])):
+                    raise InvalidTransitionError(
+                        f"job {shown(job_id)} cannot be restarted while another job of its key is running",
+                        job_id=job_id,
+                        status=row.status,
+                        verb=Verb.RESTART,
+                    )
+            decisions.start(row, assignee_id, None, Verb.RESTART, tx.now)
+            self._save(tx, [row])
+            return _jobs(tx, [row])[0]
+
+        return self._write(work)
+
+    def _claim(self, tx: Transaction, claim: Claim) -> list[Job]:
+        if claim.types == () or claim.job_ids == ():
+            return []
+        tx.promote(max(PROMOTED_PER_CLAIM, claim.limit))
+        if claim.job_ids is None:
+            rows = tx.claim(claim)
+            tell(tx, rows)
+        else:
+            rows = self._claim_listed(tx, claim, claim.job_ids)
+        return _jobs(tx, rows)
+
+    def _claim_listed(self, tx: Transaction, claim: Claim, ids: tuple[str, ...]) -> list[Row]:
+        wanted = set(claim.tags)
+        rows = [
+            row
+            for row in tx.rows(ids).values()
+            if decisions.is_takeable(row, tx.now)
+            and (claim.types is None or row.type in claim.types)
+            and (claim.key is None or row.key == claim.key)
+            and (not wanted or wanted <= set(decisions.tags_of(row)))
+        ]
+        rows.sort(key=lambda row: (row.priority, row.order_at, row.seq))
+        rows = rows[: claim.limit]
+        for row in rows:
+            decisions.start(row, claim.assignee_id, claim.owner, Verb.CLAIM, tx.now)
+        self._save(tx, rows)
+        return rows
+
+    # -- reports ------------------------------------------------------------------------------------------------
+
+    def complete_job(
+        self, job_id: str, result: bytes | None = None, *, attempt: int | None = None
+    ) -> dict[str, int]:
+        return self._report_one(Verb.COMPLETE, job_id, self._result(result), attempt, decisions.complete)
+
+    def complete_jobs(
+        self, results: Mapping[str, bytes | None], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        arguments.mapping("results", results)
+        checked = {job_id: self._result(result) for job_id, result in results.items()}
+        return self._report(Verb.COMPLETE, checked, attempts, decisions.complete)
+
+    def fail_job(
+        self,
+        job_id: str,
+        error_message: str,
+        *,
+        attempt: int | None = None,
+        category: FailureCategory = FailureCategory.TEMPORARY,
+        code: str | None = None,
+        retry_after: timedelta | float | None = None,
+    ) -> dict[str, int]:
+        failure = _checked_failure(
+            Failure(message=error_message, category=category, code=code, retry_after=retry_after)
+        )
+        return self._report_one(Verb.FAIL, job_id, failure, attempt, decisions.fail)
+
+    def fail_jobs(
+        self,
+        failures: Mapping[str, str | Failure],
+        *,
+        attempts: Mapping[str, int] | None = None,
+        category: FailureCategory = FailureCategory.TEMPORARY,
+        code: str | None = None,
+        retry_after: timedelta | float | None = None,
+    ) -> dict[str, int]:
+        arguments.mapping("failures", failures)
+        checked = {
+            job_id: _checked_failure(
+                each
+                if isinstance(each, Failure)
+                else Failure(message=each, category=category, code=code, retry_after=retry_after)
+            )
+            for job_id, each in failures.items()
+        }
+        return self._report(Verb.FAIL, checked, attempts, decisions.fail)
+
+    def stop_job(self, job_id: str, error_message: str = "", *, attempt: int | None = None) -> dict[str, int]:
+        text = arguments.message("error_message", error_message)
+        return self._report_one(Verb.STOP, job_id, text, attempt, decisions.stop)
+
+    def stop_jobs(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        return self._report(Verb.STOP, _checked_messages(messages), attempts, decisions.stop)
+
+    def stop_job_with_retry(
+        self, job_id: str, error_message: str, *, attempt: int | None = None
+    ) -> dict[str, int]:
+        text = arguments.message("error_message", error_message)
+        return self._report_one(Verb.STOP_WITH_RETRY, job_id, text, attempt, decisions.stop_with_retry)
+
+    def stop_jobs_with_retry(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        return self._report(
+            Verb.STOP_WITH_RETRY, _checked_messages(messages), attempts, decisions.stop_with_retry
+        )
+
+    def mark_job_unknown_stopped(
+        self, job_id: str, error_message: str, *, attempt: int | None = None
+    ) -> dict[str, int]:
+        text = arguments.message("error_message", error_message)
+        return self._report_one(
+            Verb.MARK_UNKNOWN_STOPPED, job_id, text, attempt, decisions.mark_unknown_stopped
+        )
+
+    def mark_jobs_unknown_stopped(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        return self._report(
+            Verb.MARK_UNKNOWN_STOPPED, _checked_messages(messages), attempts, decisions.mark_unknown_stopped
+        )
+
+    def release_jobs(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        return self._report(Verb.RELEASE, _checked_messages(messages), attempts, decisions.release)
+
+    def acknowledge_cancellation(
+        self, job_id: str, was_executing: bool, *, attempt: int | None = None
+    ) -> None:
+        arguments.boolean("was_executing", was_executing)
+        self._report_one(Verb.ACKNOWLEDGE, job_id, was_executing, attempt, decisions.acknowledge)
+
+    def acknowledge_cancellations(
+        self, executing: Mapping[str, bool], *, attempts: Mapping[str, int] | None = None
+    ) -> None:
+        for value in arguments.mapping("executing", executing).values():
+            arguments.boolean("was_executing", value)
+        self._report(Verb.ACKNOWLEDGE, executing, attempts, decisions.acknowledge)
+
+    def update_job_status(
+        self,
+        job_id: str,
+        status: JobStatus,
+        result: bytes | None = None,
+        error_message: str = "",
+        *,
+        attempt: int | None = None,
+    ) -> dict[str, int]:
+        arguments.job_id(job_id)
+        target = arguments.status(status)
+        text = arguments.message("error_message", error_message)
+        data = self._result(result)
+        arguments.attempt(attempt)
+
+        def work(tx: Transaction) -> dict[str, int]:
+            row = self._row(tx, job_id)
+            source = JobStatus(row.status)
+            if attempt is not None and attempt != row.attempt:
+                raise _stale(Verb.UPDATE_STATUS, row, attempt)
+            if source is target and target not in FINAL:
+                return {}
+            if not allows(Verb.UPDATE_STATUS, source, target):
+                raise refusal(Verb.UPDATE_STATUS, job_id, source, target)
+            if target is JobStatus.CANCELLING and source.is_final and row.key is not None:
+                tx.lock_keys([row.key])
+                if any(member.is_in_flight for member in tx.key_members([row.key])):
+                    raise refusal(Verb.UPDATE_STATUS, job_id, source, target)
+            frees = source.holds_slot and target in decisions.FREEING_UPDATES
+            decisions.update_status(row, target, text, tx.now)
+            self._save(tx, [row])
+            if data is not None:
+                tx.store_results([(row.seq, data)])
+            settle(tx, [row])
+            return {row.assignee_id: 1} if frees and row.assignee_id is not None else {}
+
+        return self._write(work)
+
+    def _report_one(
+        self, verb: Verb, job_id: str, value: object, attempt: int | None, decide: Decision
+    ) -> dict[str, int]:
+        arguments.job_id(job_id)
+        arguments.attempt(attempt)
+        fences = {} if attempt is None else {job_id: attempt}
+
+        def work(tx: Transaction) -> dict[str, int]:
+            freed, errors = self._apply(tx, verb, {job_id: value}, fences, decide)
+            if errors:
+                raise errors[0]
+            return freed
+
+        return self._write(work)
+
+    def _report(
+        self, verb: Verb, values: Mapping[str, Any], attempts: Mapping[str, int] | None, decide: Decision
+    ) -> dict[str, int]:
+        arguments.mapping("values", values)
+        fences = arguments.attempts(attempts)
+        freed, errors = self._write(lambda tx: self._apply(tx, verb, values, fences, decide))
+        if errors:
+            raise ReportErrors(f"{len(errors)} of {len(values)} reports were refused", errors, freed)
+        return freed
+
+    def _apply(
+        self,
+        tx: Transaction,
+        verb: Verb,
+        values: Mapping[str, Any],
+        fences: Mapping[str, int],
+        decide: Decision,
+    ) -> tuple[dict[str, int], list[PenstockError]]:
+        """Decide each report by itself; what is refused changes nothing."""
+        freed: Counter[str] = Counter()
+        errors: list[PenstockError] = []
+        changed: list[Row] = []
+        rows = tx.rows(values.keys())
+        for job_id, value in values.items():
+            row = rows.get(job_id)
+            error = _objection(verb, job_id, row, fences.get(job_id))
+            if error is not None or row is None:
+                errors.append(error or JobNotFoundError(job_id))
+                continue
+            if row.is_in_flight and row.assignee_id is not None:
+                freed[row.assignee_id] += 1
+            decide(row, value, tx.now)
+            changed.append(row)
+        self._save(tx, changed)
+        if verb is Verb.COMPLETE:
+            tx.store_results([(row.seq, values[row.id]) for row in changed])
+        settle(tx, changed)
+        return dict(freed), errors
+
+    # -- cancellation -------------------------------------------------------------------------------------------
+
+    def cancel_jobs(
+        self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()
+    ) -> tuple[list[str], list[str]]:
+        wanted_tags, wanted_ids = arguments.selection(tags, job_ids)
+
+        def work(tx: Transaction) -> tuple[list[str], list[str]]:
+            rows, missing = self._selected(tx, wanted_tags, wanted_ids)
+            cancelled: list[str] = []
+            unknown: list[str] = list(missing)
+            changed: list[Row] = []
+            for row in rows:
+                if row.closed:
+                    unknown.append(row.id)
+                    continue
+                cancelled.append(row.id)
+                if row.status != JobStatus.CANCELLING:
+                    decisions.cancel(row, tx.now)
+                    changed.append(row)
+            self._save(tx, changed)
+            tx.drop_edges_of([row.seq for row in changed if row.closed and row.unmet])
+            settle(tx, changed)
+            return cancelled, unknown
+
+        return self._write(work)
+
+    # -- holders ------------------------------------------------------------------------------------------------
+
+    def mark_worker_unresponsive(self, assignee_id: str) -> None:
+        arguments.assignee(assignee_id)
+        self._write(lambda tx: self._lose(tx, tx.rows_in_flight(assignee_id), Verb.UNRESPONSIVE))
+
+    def reset_running_jobs(self) -> None:
+        self._write(lambda tx: self._lose(tx, tx.rows_in_flight(None), Verb.RESET))
+
+    def _lose(self, tx: Transaction, rows: list[Row], verb: Verb) -> int:
+        for row in rows:
+            decisions.lose(row, verb, tx.now)
+        self._save(tx, rows)
+        settle(tx, rows)
+        return len(rows)
+
+    def heartbeat(self, assignee_id: str, *, jobs: Mapping[str, int] | None = None) -> int:
+        arguments.assignee(assignee_id)
+        attempts = None if jobs is None else dict(arguments.attempts(jobs))
+        return self._write(lambda tx: tx.renew(assignee_id, attempts))
+
+    def open_owner(self) -> str:
+        host, pid, started = this_process()
+        owner = f"{uuid.uuid4()}"
+        self._write(lambda tx: tx.put_owner(decisions.owner(owner, host, pid, started, tx.now)))
+        return owner
+
+    def beat_owner(self, owner: str) -> bool:
+        arguments.text("owner", owner, arguments.MAX_ID)
+        return self._write(lambda tx: tx.beat(owner))
+
+    def close_owner(self, owner: str) -> None:
+        arguments.text("owner", owner, arguments.MAX_ID)
+        self._write(lambda tx: tx.drop_owners([owner]))
+
+    # -- while running ------------------------------------------------------------------------------------------
+
+    def save_progress(
+        self, job_id: str, percent: int, description: str | None = None, *, attempt: int | None = None
+    ) -> None:
+        arguments.percent(percent)
+        if description is not None:
+            description = arguments.message("description", description)[: arguments.MAX_DESCRIPTION]
+
+        def work(tx: Transaction) -> None:
+            row = self._running_row(tx, job_id, attempt, "save_progress")
+            row.progress = percent
+            if description is not None:
+                row.description = description
+            tx.store_progress(row)
+
+        arguments.job_id(job_id)
+        arguments.attempt(attempt)
+        self._write(work)
+
+    def save_checkpoint(self, job_id: str, data: bytes, *, attempt: int | None = None) -> None:
+        arguments.job_id(job_id)
+        arguments.attempt(attempt)
+        checked = arguments.blob("checkpoint", data, self._options.max_payload)
+
+        def work(tx: Transaction) -> None:
+            row = self._running_row(tx, job_id, attempt, "save_checkpoint")
+            tx.store_checkpoint(row.seq, checked)
+
+        self._write(work)
+
+    def _running_row(self, tx: Transaction, job_id: str, attempt: int | None, verb: str) -> Row:
+        row = self._row(tx, job_id)
+        if attempt is not None and (attempt != row.attempt or not row.is_in_flight):
+            raise _stale(verb, row, attempt)
+        if not row.is_in_flight:
+            raise InvalidTransitionError(
+                f"{verb} of job {shown(job_id)} is not possible: it is {row.status}, allowed in running, cancelling",
+                job_id=job_id,
+                status=row.status,
+                verb=verb,
+            )
+        return row
+
+    # -- changing and repeating ---------------------------------------------------------------------------------
+
+    def update_job(
+        self,
+        job_id: str,
+        *,
+        priority: Priority | int | UnsetType = UNSET,
+        tags: Sequence[str] | UnsetType = UNSET,
+        correlation_id: str | None | UnsetType = UNSET,
+        callback_url: str | None | UnsetType = UNSET,
+    ) -> None:
+        arguments.job_id(job_id)
+        new_priority = None if priority is UNSET else int(arguments.priority(priority))
+        new_tags = None if tags is UNSET else encode_strings(arguments.tags(tags))
+        if correlation_id is not UNSET:
+            arguments.optional_text("correlation_id", correlation_id, arguments.MAX_ID)
+        if callback_url is not UNSET:
+            arguments.optional_text("callback_url", callback_url, arguments.MAX_CALLBACK_URL)
+
+        def work(tx: Transaction) -> None:
+            row = self._row(tx, job_id)
+            if row.closed:
+                raise InvalidTransitionError(
+                    f"job {shown(job_id)} is {row.status} and can no longer be updated",
+                    job_id=job_id,
+                    status=row.status,
+                    verb=Verb.UPDATE,
+                )
+            row.note(Verb.UPDATE, tx.now)
+            if new_priority is not None:
+                row.priority = new_priority
+            if correlation_id is not UNSET:
+                row.correlation_id = correlation_id
+            if callback_url is not UNSET:
+                row.callback_url = callback_url
+            retagged = new_tags is not None and new_tags != row.tags
+            if new_tags is not None:
+                row.tags = new_tags
+            self._save(tx, [row])
+            if retagged:
+                tx.retag(row)
+            if new_priority is not None and row.fan:
+                self._raise_dependents(tx, row)
+
+        self._write(work)
+
+    def _raise_dependents(self, tx: Transaction, row: Row) -> None:
+        """Make the jobs waiting for `row`, directly or not, at least as urgent as it."""
+        reached: set[int] = set()
+        wave = [row.seq]
+        while wave:
+            wave = sorted({edge.job_seq for edge in tx.edges_onto(wave)} - reached)
+            reached.update(wave)
+        raised = [each for each in tx.rows_by_seq(sorted(reached)).values() if each.priority > row.priority]
+        for each in raised:
+            each.note(Verb.UPDATE, tx.now)
+            each.priority = row.priority
+        self._save(tx, raised)
+
+    def redrive_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> list[str]:
+        wanted_tags, wanted_ids = arguments.selection(tags, job_ids)
+
+        def work(tx: Transaction) -> list[str]:
+            if tx.is_blocked():
+                raise QueueBlockedError
+            listed = tx.rows(wanted_ids) if wanted_ids else {}
+            for job_id in wanted_ids:
+                if job_id not in listed:
+                    raise JobNotFoundError(job_id)
+                if listed[job_id].status not in decisions.DEAD:
+                    raise _not_dead(listed[job_id])
+            dead = {row.seq: row for row in listed.values()}
+            if wanted_tags:
+                dead |= {row.seq: row for row in tx.rows_tagged(wanted_tags) if row.status in decisions.DEAD}
+            rows = [dead[seq] for seq in sorted(dead)]
+            blobs = tx.blobs([row.seq for row in rows])
+            copies = [decisions.copy_of(row, blobs.get(row.seq, Blobs()).payload, tx.now) for row in rows]
+            return Submission(tx, self._options, check=False).run(copies, external=False)
+
+        return self._write(work)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def get_job(self, job_id: str) -> Job:
+        arguments.job_id(job_id)
+        found = self.get_jobs([job_id])
+        if job_id not in found:
+            raise JobNotFoundError(job_id)
+        return found[job_id]
+
+    def get_jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        wanted = arguments.job_ids(job_ids)
+        checkpoint()
+        rows, now = self._store.fetch_jobs(wanted)
+        found = {row.id: job_of(row, *blobs, now) for row, blobs in rows}
+        return {job_id: found[job_id] for job_id in wanted if job_id in found}
+
+    def get_job_stats(self, tags: Sequence[str] = ()) -> JobStats:
+        wanted = arguments.tags(tags)
+        checkpoint()
+        return self._store.stats(wanted)
+
+    def list_jobs(
+        self,
+        *,
+        status: JobStatus | None = None,
+        type: str | None = None,
+        tags: Sequence[str] = (),
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        wanted_status = None if status is None else str(arguments.status(status))
+        arguments.optional_text("type", type, arguments.MAX_TYPE)
+        wanted_tags = arguments.tags(tags)
+        arguments.optional_text("after", after, arguments.MAX_ID)
+        arguments.limit(limit, most=1000)
+        checkpoint()
+        rows, now = self._store.list_jobs(
+            status=wanted_status, type=type, tags=wanted_tags, after=after, limit=limit
+        )
+        return [job_of(row, *blobs, now) for row, blobs in rows]
+
+    def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
+        if type(after) is not int or after < 0:
+            raise InvalidArgumentError(
+                f"after must be a whole number of at least 0, got {shown(after)}", field="after", value=after
+            )
+        arguments.limit(limit)
+        checkpoint()
+        return self._store.read_journal(after, limit)
+
+    # -- upkeep -------------------------------------------------------------------------------------------------
+
+    def maintain(self) -> Maintenance:
+        expired = self._in_batches(self._expire)
+        lost = 0
+        if self._reclaiming.is_trusted():
+            gone: list[str] = []
+            lost = self._in_batches(lambda tx: self._reclaim(tx, gone))
+            if gone:
+                self._write(lambda tx: tx.drop_owners(gone))
+        timed_out = self._in_batches(self._time_out)
+        due = self._in_batches(lambda tx: tx.promote(UPKEEP_BATCH))
+        removed = self._in_batches(self._retire)
+        self._write(lambda tx: tx.tidy())
+        return Maintenance(expired=expired, lost=lost, timed_out=timed_out, due=due, removed=removed)
+
+    def _in_batches(self, step: Callable[[Transaction], int]) -> int:
+        """Repeat a bounded step until it finds less than a batch, each in a transaction of its own."""
+        total = 0
+        while True:
+            done = self._write(step)
+            total += done
+            if done < UPKEEP_BATCH:
+                return total
+
+    def _expire(self, tx: Transaction) -> int:
+        rows = tx.rows_expired(UPKEEP_BATCH)
+        for row in rows:
+            decisions.expire(row, tx.now)
+        self._save(tx, rows)
+        tx.drop_edges_of([row.seq for row in rows if row.unmet])
+        settle(tx, rows)
+        return len(rows)
+
+    def _reclaim(self, tx: Transaction, gone: list[str]) -> int:
+        liveness = micros_of(self._options.liveness)
+        owners = tx.owners()
+        gone[:] = gone_owners(owners, tx.now, liveness)
+        spared = [owner.id for owner in owners if is_this_process(owner)]
+        return self._lose(tx, tx.rows_lost(liveness, gone, spared, UPKEEP_BATCH), Verb.LOSE)
+
+    def _time_out(self, tx: Transaction) -> int:
+        rows = tx.rows_overdue(EXECUTION_GRACE, UPKEEP_BATCH)
+        for row in rows:
+            decisions.time_out(row, tx.now)
+        self._save(tx, rows)
+        settle(tx, rows)
+        return len(rows)
+
+    def _retire(self, tx: Transaction) -> int:
+        retention = self._options.retention or Retention(completed=None, other=None)
+        rows: list[Row] = []
+        if retention.completed is not None:
+            before = tx.now - micros_of(retention.completed)
+            rows += tx.rows_ended([JobStatus.COMPLETED], before, UPKEEP_BATCH)
+        if retention.other is not None and len(rows) < UPKEEP_BATCH:
+            before = tx.now - micros_of(retention.other)
+            rows += tx.rows_ended(FINAL - {JobStatus.COMPLETED}, before, UPKEEP_BATCH - len(rows))
+        return self._remove(tx, rows, Verb.CLEANUP)
+
+    def cleanup_expired_jobs(self, ttl: timedelta) -> int:
+        age = micros_of(duration(ttl, "ttl", positive=True))
+
+        def step(tx: Transaction) -> int:
+            rows = tx.rows_ended([JobStatus.COMPLETED], tx.now - age, UPKEEP_BATCH)
+            return self._remove(tx, rows, Verb.CLEANUP)
+
+        return self._in_batches(step)
+
+    def delete_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> int:
+        wanted_tags, wanted_ids = arguments.selection(tags, job_ids)
+
+        def work(tx: Transaction) -> int:
+            rows, _ = self._selected(tx, wanted_tags, wanted_ids)
+            for row in rows:
+                if not row.closed:
+                    raise InvalidTransitionError(
+                        f"job {shown(row.id)} is {row.status}: only jobs in a final status can be deleted",
+                        job_id=row.id,
+                        status=row.status,
+                        verb=Verb.DELETE,
+                    )
+            return self._remove(tx, rows, Verb.DELETE)
+
+        return self._write(work)
+
+    def _remove(self, tx: Transaction, rows: list[Row], verb: Verb) -> int:
+        for row in rows:
+            row.note(verb, tx.now)
+        self._save(tx, rows)
+        tx.delete(rows)
+        return len(rows)
+
+    def set_blocked(self, blocked: bool) -> None:
+        arguments.boolean("blocked", blocked)
+        self._write(lambda tx: tx.set_blocked(blocked))
+
+    def is_blocked(self) -> bool:
+        checkpoint()
+        return self._store.is_blocked()
+
+    def listen(self, listener: Callable[[Sequence[Change]], None]) -> Callable[[], None]:
+        handle = object()
+        with self._listener_lock:
+            self._listeners[handle] = listener
+            self._store.on_commit = self._tell_listeners
+
+        def stop() -> None:
+            with self._listener_lock:
+                self._listeners.pop(handle, None)
+                if not self._listeners:
+                    self._store.on_commit = None
+
+        return stop
+
+    def close(self) -> None:
+        self._store.close()
+
+    # -- shared -------------------------------------------------------------------------------------------------
+
+    def _write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
+        return self._store.write(work, alone=alone)
+
+    def _save(self, tx: Transaction, rows: Sequence[Row]) -> None:
+        if rows:
+            tx.save(rows)
+            tell(tx, rows)
+
+    def _row(self, tx: Transaction, job_id: str) -> Row:
+        row = tx.rows([job_id]).get(job_id)
+        if row is None:
+            raise JobNotFoundError(job_id)
+        return row
+
+    def _selected(
+        self, tx: Transaction, tags: tuple[str, ...], ids: tuple[str, ...]
+    ) -> tuple[list[Row], list[str]]:
+        """Return the jobs that have all tags or are listed, in insertion order, and the ids nobody has."""
+        found: dict[int, Row] = {}
+        missing: list[str] = []
+        if tags:
+            found |= {row.seq: row for row in tx.rows_tagged(tags)}
+        if ids:
+            listed = tx.rows(ids)
+            found |= {row.seq: row for row in listed.values()}
+            missing = [job_id for job_id in ids if job_id not in listed]
+        return [found[seq] for seq in sorted(found)], missing
+
+    def _result(self, result: bytes | None) -> bytes | None:
+        return None if result is None else arguments.blob("result", result, self._options.max_payload)
+
+    def _tell_listeners(self, changes: Sequence[Change]) -> None:
+        for listener in list(self._listeners.values()):
+            with contextlib.suppress(Exception):  # a listener's fault must not turn a commit into a failure
+                listener(changes)
+
+
+class _ClockWatch:
+    """Notices when wall time jumps, so that nobody loses jobs to a clock that was set.
+
+    If wall and monotonic time part by more than two seconds between two passes, reclaiming waits one beat.
+    """
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._last: tuple[float, float] | None = None
+        self._distrust_until = 0.0
+
+    def is_trusted(self) -> bool:
+        if not self._enabled:
+            return True
+        wall, steady = time.time(), time.monotonic()
+        last, self._last = self._last, (wall, steady)
+        if last is not None and abs((wall - last[0]) - (steady - last[1])) > CLOCK_JUMP:
+            logger.warning("the wall clock jumped; jobs are not reclaimed for %g s", ONE_BEAT)
+            self._distrust_until = steady + ONE_BEAT
+        return steady >= self._distrust_until
+
+
+def _checked_claim(
+    assignee_id: str,
+    tags: Sequence[str],
+    limit: int,
+    types: Sequence[str] | None,
+    key: Key | str | None,
+    job_ids: Sequence[str] | None,
+    owner: str | None,
+) -> Claim:
+    wanted_key = arguments.key_filter(key)
+    return Claim(
+        assignee_id=arguments.assignee(assignee_id),
+        tags=arguments.tags(tags),
+        limit=arguments.limit(limit),
+        types=arguments.types(types),
+        key=None if wanted_key is None else encode_strings(wanted_key),
+        job_ids=None if job_ids is None else arguments.job_ids(job_ids),
+        owner=arguments.optional_text("owner", owner, arguments.MAX_ID),
+    )
+
+
+def _checked_failure(failure: Failure) -> Failure:
+    after = failure.retry_after
+    return msgspec.structs.replace(
+        failure,
+        message=arguments.message("error_message", failure.message, required=True),
+        category=arguments.category(failure.category),
+        code=arguments.optional_text("code", failure.code, arguments.MAX_TYPE),
+        retry_after=None if after is None else duration(after, "retry_after"),
+    )
+
+
+def _checked_messages(messages: Mapping[str, str]) -> dict[str, str]:
+    arguments.mapping("messages", messages)
+    return {job_id: arguments.message("error_message", text) for job_id, text in messages.items()}
+
+
+def _objection(verb: Verb, job_id: str, row: Row | None, attempt: int | None) -> PenstockError | None:
+    """Return why a report is refused, or None."""
+    if row is None:
+        return JobNotFoundError(job_id)
+    allowed = allows(verb, JobStatus(row.status))
+    if attempt is not None and (attempt != row.attempt or not allowed):
+        return _stale(verb, row, attempt)
+    return None if allowed else refusal(verb, job_id, JobStatus(row.status))
+
+
+def _stale(verb: str, row: Row, attempt: int) -> StaleAttemptError:
+    return StaleAttemptError(
+        job_id=row.id, status=row.status, verb=str(verb), attempt=attempt, current_attempt=row.attempt
+    )
+
+
+def _not_dead(row: Row) -> InvalidTransitionError:
+    return InvalidTransitionError(
+        f"job {shown(row.id)} is {row.status}: only failed and dead_letter jobs can be redriven",
+        job_id=row.id,
+        status=row.status,
+        verb="redrive",
+    )
+
+
+def _jobs(tx: Transaction, rows: Sequence[Row]) -> list[Job]:
+    if not rows:
+        return []
+    blobs = tx.blobs([row.seq for row in rows])
+    none = Blobs()
+    return [job_of(row, *blobs.get(row.seq, none), tx.now) for row in rows]

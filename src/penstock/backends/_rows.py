@@ -1,0 +1,393 @@
+"""The stored row of a job, shared by all SQL stores, and its translation from and to `Job`.
+
+Times are integer microseconds since 1970; `tags`, `key`, `after` and `after_any` are JSON arrays of strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from penstock.clock import EPOCH, from_micros, to_micros
+from penstock.job import (
+    ELIGIBLE,
+    FINAL,
+    IN_FLIGHT,
+    Job,
+    JobStatus,
+    JournalEntry,
+    Key,
+    Priority,
+    state_of,
+)
+from penstock.policy import FailureCategory, RetryPolicy, Timeouts
+
+__all__ = ["COLUMNS", "JOURNAL_COLUMNS", "Gate", "Row", "job_of", "journal_entry", "row_of"]
+
+NO_STRINGS: Final = "[]"
+
+
+class Gate(IntEnum):
+    """Where an unclaimed job stands; NULL for jobs that cannot be claimed at all."""
+
+    READY = 0  # in the ready set: any claim may take it
+    DELAYED = 1  # only its time is missing
+    WAITING = 2  # dependencies unmet, or not its key's turn
+    HELD = 3  # nothing but its time may be missing, but only a claim by id takes it
+
+
+class Row(msgspec.Struct):
+    """A job's row: every column but the blobs, in the order of `COLUMNS`. Verbs change it, then save it."""
+
+    seq: int
+    id: str
+    type: str
+    tags: str
+    key: str | None
+    priority: int
+    order_at: int  # COALESCE(last_retry_at, created_at)
+    status: str
+    closed: int  # 1 once final
+    gate: int | None
+    unmet: int  # dependencies that still hold it back
+    fan: int  # 1 if jobs wait, or once waited, for it
+    held: int
+    depth: int
+    n: int  # journal rows of this job so far
+    attempt: int
+    retry_count: int
+    failures: int
+    max_attempts: int | None
+    retry: str | None
+    execution: int | None
+    visibility: int | None
+    lifetime: int | None
+    assignee_id: str | None
+    assigned_at: int | None
+    owner: str | None
+    lease_until: int | None
+    deadline_at: int | None
+    expires_at: int | None
+    run_at: int | None
+    due_at: int | None
+    ready_at: int | None
+    created_at: int
+    started_at: int | None
+    attempt_started_at: int | None
+    last_retry_at: int | None
+    finalized_at: int | None
+    updated_at: int
+    progress: int
+    description: str | None
+    error_message: str
+    error_category: str | None
+    error_code: str | None
+    correlation_id: str | None
+    callback_url: str | None
+    idempotency_key: str | None
+    parent_id: str | None
+    redrive_of: str | None
+    after: str
+    after_any: str
+    verb: str
+    from_status: str | None
+
+    @property
+    def is_eligible(self) -> bool:
+        return self.status in ELIGIBLE
+
+    @property
+    def is_in_flight(self) -> bool:
+        return self.status in IN_FLIGHT
+
+    def move(self, verb: str, status: str, now: int) -> None:
+        """Take one journaled step. Leaving flight ends the hold; a final status closes the job."""
+        self.from_status = self.status
+        self.status = status
+        self.verb = verb
+        self.n += 1
+        self.updated_at = now
+        self.gate = None
+        if status in IN_FLIGHT:
+            return
+        self.owner = self.lease_until = self.deadline_at = None
+        if status in FINAL:
+            self.closed = 1
+            if self.finalized_at is None:
+                self.finalized_at = now
+        elif self.closed:
+            self.closed = 0
+            self.finalized_at = None
+
+    def note(self, verb: str, now: int) -> None:
+        """Journal a change that keeps the status."""
+        self.from_status = self.status
+        self.verb = verb
+        self.n += 1
+        self.updated_at = now
+
+    def settle_gate(self, now: int, *, has_turn: bool = True) -> None:
+        """Place an eligible job where claims find it, or where they do not."""
+        if not self.is_eligible:
+            return
+        if self.unmet or not has_turn:
+            self.gate, self.ready_at = Gate.WAITING, None
+            return
+        if self.gate in (None, Gate.WAITING):
+            self.ready_at = now if self.due_at is None else max(now, self.due_at)
+        if self.held:
+            self.gate = Gate.HELD
+        elif self.due_at is not None and self.due_at > now:
+            self.gate = Gate.DELAYED
+        elif self.gate != Gate.READY:
+            self.gate = Gate.READY
+
+
+COLUMNS: Final = Row.__struct_fields__
+JOURNAL_COLUMNS: Final = (
+    "seq",
+    "recorded_at",
+    "job_id",
+    "n",
+    "type",
+    "verb",
+    "from_status",
+    "status",
+    "attempt",
+    "retry_count",
+    "failures",
+    "max_attempts",
+    "priority",
+    "key",
+    "tags",
+    "idempotency_key",
+    "assignee_id",
+    "due_at",
+    "error_category",
+    "error_code",
+    "error_message",
+    "progress",
+    "after",
+    "after_any",
+    "parent_id",
+    "ready_at",
+    "started_at",
+)
+
+_STATUS = {status.value: status for status in JobStatus}
+_CATEGORY = {category.value: category for category in FailureCategory}
+_PRIORITY = tuple(Priority)
+_encode = msgspec.json.Encoder().encode
+_decode_strings = msgspec.json.Decoder(tuple[str, ...]).decode
+
+
+def encode_strings(values: Iterable[str]) -> str:
+    """Return strings as one canonical JSON text."""
+    return _encode(tuple(values)).decode() if values else NO_STRINGS
+
+
+@lru_cache(maxsize=4096)
+def decode_strings(text: str) -> tuple[str, ...]:
+    return _decode_strings(text)
+
+
+@lru_cache(maxsize=4096)
+def decode_key(text: str) -> Key:
+    return Key(*_decode_strings(text))
+
+
+class _StoredPolicy(msgspec.Struct, frozen=True):
+    max_attempts: int
+    backoff: str
+    initial_delay: int
+    max_delay: int
+    multiplier: float
+    jitter: float
+    retry_on: tuple[FailureCategory, ...]
+
+
+@lru_cache(maxsize=1024)
+def encode_policy(policy: RetryPolicy) -> str:
+    stored = _StoredPolicy(
+        policy.max_attempts,
+        policy.backoff,
+        micros_of(policy.initial_delay),
+        micros_of(policy.max_delay),
+        policy.multiplier,
+        policy.jitter,
+        policy.retry_on,
+    )
+    return _encode(stored).decode()
+
+
+@lru_cache(maxsize=1024)
+def decode_policy(text: str) -> RetryPolicy:
+    stored = msgspec.json.decode(text, type=_StoredPolicy)
+    return RetryPolicy.restore(
+        max_attempts=stored.max_attempts,
+        backoff=stored.backoff,
+        initial_delay=timedelta(microseconds=stored.initial_delay),
+        max_delay=timedelta(microseconds=stored.max_delay),
+        multiplier=stored.multiplier,
+        jitter=stored.jitter,
+        retry_on=stored.retry_on,
+    )
+
+
+@lru_cache(maxsize=1024)
+def timeouts_of(execution: int | None, visibility: int | None, lifetime: int | None) -> Timeouts:
+    def span(micros: int | None) -> timedelta | None:
+        return None if micros is None else timedelta(microseconds=micros)
+
+    return Timeouts(execution=span(execution), visibility=span(visibility), lifetime=span(lifetime))
+
+
+_NO_TIMEOUTS = Timeouts()
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def micros_of(span: timedelta) -> int:
+    """Return a duration as integer microseconds."""
+    return span // _MICROSECOND
+
+
+def row_of(job: Job, now: int) -> Row:
+    """Return the row of a new job, still without `seq`, inherited priority, gate and depth."""
+    timeouts = job.timeouts
+    created_at = now if job.created_at is None else to_micros(job.created_at)
+    last_retry_at = _micros(job.last_retry_at)
+    run_at = _micros(job.run_at)
+    lifetime = None if timeouts.lifetime is None else micros_of(timeouts.lifetime)
+    return Row(
+        seq=0,
+        id=job.id,
+        type=job.type,
+        tags=encode_strings(job.tags),
+        key=None if job.key is None else encode_strings(job.key),
+        priority=int(job.priority),
+        order_at=created_at if last_retry_at is None else last_retry_at,
+        status="initial_pending",
+        closed=0,
+        gate=None,
+        unmet=0,
+        fan=0,
+        held=int(job.held),
+        depth=1,
+        n=1,
+        attempt=job.attempt,
+        retry_count=job.retry_count,
+        failures=job.failures,
+        max_attempts=None if job.retry is None else job.retry.max_attempts,
+        retry=None if job.retry is None else encode_policy(job.retry),
+        execution=None if timeouts.execution is None else micros_of(timeouts.execution),
+        visibility=None if timeouts.visibility is None else micros_of(timeouts.visibility),
+        lifetime=lifetime,
+        assignee_id=job.assignee_id,
+        assigned_at=_micros(job.assigned_at),
+        owner=None,
+        lease_until=None,
+        deadline_at=None,
+        expires_at=None if lifetime is None else created_at + lifetime,
+        run_at=run_at,
+        due_at=run_at,
+        ready_at=None,
+        created_at=created_at,
+        started_at=_micros(job.started_at),
+        attempt_started_at=_micros(job.attempt_started_at),
+        last_retry_at=last_retry_at,
+        finalized_at=_micros(job.finalized_at),
+        updated_at=now,
+        progress=job.progress,
+        description=job.description,
+        error_message=job.error_message,
+        error_category=None if job.error_category is None else job.error_category.value,
+        error_code=job.error_code,
+        correlation_id=job.correlation_id,
+        callback_url=job.callback_url,
+        idempotency_key=job.idempotency_key,
+        parent_id=job.parent_id,
+        redrive_of=job.redrive_of,
+        after=encode_strings(job.after),
+        after_any=encode_strings(job.after_any),
+        verb="enqueue",
+        from_status=None,
+    )
+
+
+def job_of(row: Row, payload: bytes, result: bytes | None, checkpoint: bytes | None, now: int) -> Job:
+    """Return the job of a row, with its state as it is at `now`."""
+    status = _STATUS[row.status]
+    is_due = row.due_at is None or row.due_at <= now
+    ready_at = row.ready_at
+    has_timeouts = not (row.execution is None and row.visibility is None and row.lifetime is None)
+    updated_at = EPOCH + timedelta(microseconds=row.updated_at)
+    started = row.attempt_started_at
+    attempt_started_at = updated_at if started == row.updated_at else _moment(started)
+    return Job(
+        id=row.id,
+        type=row.type,
+        payload=payload,
+        tags=() if row.tags == NO_STRINGS else decode_strings(row.tags),
+        redrive_of=row.redrive_of,
+        correlation_id=row.correlation_id,
+        callback_url=row.callback_url,
+        idempotency_key=row.idempotency_key,
+        priority=_PRIORITY[row.priority],
+        run_at=_moment(row.run_at),
+        key=None if row.key is None else decode_key(row.key),
+        after=() if row.after == NO_STRINGS else decode_strings(row.after),
+        after_any=() if row.after_any == NO_STRINGS else decode_strings(row.after_any),
+        parent_id=row.parent_id,
+        held=bool(row.held),
+        retry=None if row.retry is None else decode_policy(row.retry),
+        timeouts=_timeouts(row.execution, row.visibility, row.lifetime) if has_timeouts else _NO_TIMEOUTS,
+        status=status,
+        state=state_of(status, is_due=is_due, is_waiting=row.gate == Gate.WAITING),
+        attempt=row.attempt,
+        retry_count=row.retry_count,
+        failures=row.failures,
+        assignee_id=row.assignee_id,
+        assigned_at=attempt_started_at if row.assigned_at == started else _moment(row.assigned_at),
+        progress=row.progress,
+        description=row.description,
+        checkpoint=checkpoint,
+        result=result,
+        error_message=row.error_message,
+        error_category=None if row.error_category is None else _CATEGORY[row.error_category],
+        error_code=row.error_code,
+        created_at=EPOCH + timedelta(microseconds=row.created_at),
+        scheduled_at=_moment(ready_at) if ready_at is not None and ready_at <= now else None,
+        started_at=attempt_started_at if row.started_at == started else _moment(row.started_at),
+        attempt_started_at=attempt_started_at,
+        last_retry_at=_moment(row.last_retry_at),
+        finalized_at=_moment(row.finalized_at),
+        updated_at=updated_at,
+    )
+
+
+def journal_entry(values: tuple[Any, ...]) -> JournalEntry:
+    """Return the entry of a journal row whose columns are `JOURNAL_COLUMNS`."""
+    raw = dict(zip(JOURNAL_COLUMNS, values, strict=True))
+    for name in ("recorded_at", "due_at", "ready_at", "started_at"):
+        raw[name] = _moment(raw[name])
+    for name in ("tags", "after", "after_any"):
+        raw[name] = () if raw[name] is None else decode_strings(raw[name])
+    raw["from_status"] = None if raw["from_status"] is None else _STATUS[raw["from_status"]]
+    raw["status"] = _STATUS[raw["status"]]
+    raw["priority"] = _PRIORITY[raw["priority"]]
+    raw["key"] = None if raw["key"] is None else decode_key(raw["key"])
+    raw["error_category"] = None if raw["error_category"] is None else _CATEGORY[raw["error_category"]]
+    return JournalEntry(**raw)
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
+
+
+def _micros(moment: datetime | None) -> int | None:
+    return None if moment is None else to_micros(moment)

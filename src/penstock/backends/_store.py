@@ -1,0 +1,319 @@
+"""What the engine asks of a database.
+
+The engine (`_engine`) holds the rules of every verb, once. A store knows how to run a piece of work in a transaction and
+offers that work the primitives below. Nothing here decides what is legal: a primitive finds rows, locks them, writes them.
+
+Locks: what a primitive returns stays locked against other writers until the transaction ends. A store with one writer
+at a time (SQLite) gets this for nothing. Where writers run side by side (PostgreSQL), locks are taken in sorted order,
+keys before jobs, and a transaction that meets a deadlock or a serialisation failure is run again from its start; so
+work must not have effects of its own before it returns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from penstock.backends._rows import Gate, Row, decode_key, decode_strings
+from penstock.backends.base import Change
+from penstock.job import JobStats, JobStatus, JournalEntry
+
+__all__ = ["Blobs", "Claim", "Edge", "Owner", "Store", "Transaction"]
+
+T = TypeVar("T")
+
+AFTER = "after"
+AFTER_ANY = "any"
+
+
+class Edge(NamedTuple):
+    """Job `job_seq` waits for job `on_seq`; `kind` is AFTER or AFTER_ANY."""
+
+    on_seq: int
+    job_seq: int
+    kind: str
+
+
+class Blobs(NamedTuple):
+    """What lies outside the row that status changes rewrite."""
+
+    payload: bytes = b""
+    result: bytes | None = None
+    checkpoint: bytes | None = None
+
+
+class Owner(NamedTuple):
+    """A process that holds jobs while its row is fresh."""
+
+    id: str
+    host: str
+    pid: int
+    started: str
+    beat_at: int
+
+
+class Claim(NamedTuple):
+    """A checked `ClaimRequest`."""
+
+    assignee_id: str
+    tags: tuple[str, ...]
+    limit: int
+    types: tuple[str, ...] | None
+    key: str | None
+    job_ids: tuple[str, ...] | None
+    owner: str | None
+
+
+class Transaction(ABC):
+    """One transaction's primitives. `now` is the store's time for all of it, in microseconds."""
+
+    now: int
+    wants_changes: bool
+    changes: list[Change]
+
+    # -- finding rows -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def rows(self, ids: Collection[str]) -> dict[str, Row]:
+        """Lock and return the jobs with these ids, those that exist."""
+
+    @abstractmethod
+    def rows_by_seq(self, seqs: Collection[int]) -> dict[int, Row]:
+        """Lock and return the jobs with these insertion numbers."""
+
+    @abstractmethod
+    def rows_tagged(self, tags: Sequence[str]) -> list[Row]:
+        """Lock and return the jobs that have all these tags, in insertion order."""
+
+    @abstractmethod
+    def rows_in_flight(self, assignee_id: str | None) -> list[Row]:
+        """Lock and return the RUNNING and CANCELLING jobs of an assignee (None: of all), in insertion order."""
+
+    @abstractmethod
+    def rows_expired(self, limit: int) -> list[Row]:
+        """Lock and return unfinished jobs with `expires_at` <= now."""
+
+    @abstractmethod
+    def rows_lost(
+        self, liveness: int, gone: Collection[str], spared: Collection[str], limit: int
+    ) -> list[Row]:
+        """Lock and return jobs in flight that nobody holds any more.
+
+        With no owner: `lease_until` <= now. With one: it is in `gone`, its row is missing, or (unless it is in
+        `spared`) its beat is older than `liveness` or the job's visibility, whichever is shorter.
+        """
+
+    @abstractmethod
+    def rows_overdue(self, grace: int, limit: int) -> list[Row]:
+        """Lock and return RUNNING jobs with `deadline_at` + grace <= now."""
+
+    @abstractmethod
+    def rows_ended(self, statuses: Collection[JobStatus], before: int, limit: int) -> list[Row]:
+        """Lock and return jobs in these final statuses with `finalized_at` <= before."""
+
+    @abstractmethod
+    def blobs(self, seqs: Collection[int]) -> dict[int, Blobs]:
+        """Return payloads, results and checkpoints; a job may be missing if it has none."""
+
+    # -- writing rows -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def insert(self, rows: Sequence[Row], blobs: Sequence[Blobs]) -> None:
+        """Insert new jobs (with tags and blobs) and journal them. JobExistsError is the caller's to raise: a taken
+        id raises `DuplicateIdError`."""
+
+    @abstractmethod
+    def save(self, rows: Sequence[Row]) -> None:
+        """Write rows that made a journaled step, and its journal row."""
+
+    @abstractmethod
+    def place(self, rows: Sequence[Row]) -> None:
+        """Write `gate`, `ready_at`, `unmet` and `fan` alone; no journal row."""
+
+    @abstractmethod
+    def retag(self, row: Row) -> None:
+        """Make the tag table agree with a saved row's tags."""
+
+    @abstractmethod
+    def delete(self, rows: Sequence[Row]) -> None:
+        """Remove jobs with all that belongs to them except the journal."""
+
+    @abstractmethod
+    def store_results(self, results: Sequence[tuple[int, bytes | None]]) -> None:
+        """Set (or clear) results by insertion number."""
+
+    @abstractmethod
+    def store_checkpoint(self, seq: int, data: bytes) -> None:
+        """Set a checkpoint."""
+
+    @abstractmethod
+    def store_progress(self, row: Row) -> None:
+        """Write `progress` and `description` alone; no journal row."""
+
+    # -- submission ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def is_blocked(self) -> bool: ...
+
+    @abstractmethod
+    def set_blocked(self, blocked: bool) -> None: ...
+
+    @abstractmethod
+    def count_waiting(self) -> int:
+        """Return how many jobs are INITIAL_PENDING, FAILED_RETRY or UNKNOWN_RETRY."""
+
+    @abstractmethod
+    def taken_keys(self, pairs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        """Lock these (type, idempotency key) pairs; return the job ids of those taken and not yet expired."""
+
+    @abstractmethod
+    def take_keys(self, entries: Sequence[tuple[str, str, str, int]]) -> None:
+        """Take idempotency keys: (type, key, job id, expires_at), replacing expired ones."""
+
+    @abstractmethod
+    def lock_keys(self, keys: Collection[str]) -> None:
+        """Let nobody else change which job of these keys comes next, until the transaction ends."""
+
+    @abstractmethod
+    def open_keys(self, keys: Collection[str]) -> set[str]:
+        """Return those of the keys that have an unfinished job."""
+
+    @abstractmethod
+    def dependencies(self, ids: Collection[str]) -> dict[str, Row]:
+        """Return these jobs, so locked that none of them can end before the transaction does."""
+
+    @abstractmethod
+    def reserve(self, count: int) -> Sequence[int]:
+        """Draw insertion numbers, ascending."""
+
+    # -- what waits for what ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def insert_edges(self, edges: Sequence[Edge]) -> None:
+        """Store edges and set `fan` on the jobs waited for."""
+
+    @abstractmethod
+    def edges_onto(self, seqs: Collection[int]) -> list[Edge]:
+        """Return the edges onto these jobs."""
+
+    @abstractmethod
+    def drop_edges_onto(self, seqs: Collection[int]) -> None: ...
+
+    @abstractmethod
+    def drop_edges_of(self, seqs: Collection[int], kind: str | None = None) -> None:
+        """Forget what these jobs wait for (of one kind, or all)."""
+
+    @abstractmethod
+    def key_members(self, keys: Collection[str]) -> list[Row]:
+        """Lock and return, for each key, its first unfinished job and every unfinished one not at Gate.WAITING."""
+
+    @abstractmethod
+    def first_awaited(self, row: Row) -> Row | None:
+        """Return the first unfinished job of the same key that `row` waits for, directly or not."""
+
+    # -- claiming -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def promote(self, limit: int) -> int:
+        """Move up to `limit` delayed jobs that are due into the ready set, most urgent first; return how many."""
+
+    @abstractmethod
+    def claim(self, claim: Claim) -> list[Row]:
+        """Select and claim in one step; rows in selection order, RUNNING, journaled. `claim.job_ids` is None."""
+
+    @abstractmethod
+    def renew(self, assignee_id: str, attempts: dict[str, int] | None) -> int:
+        """Renew leases; return how many jobs in flight the assignee holds (of those named, if any are)."""
+
+    # -- owners -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def owners(self) -> list[Owner]: ...
+
+    @abstractmethod
+    def put_owner(self, owner: Owner) -> None: ...
+
+    @abstractmethod
+    def beat(self, owner: str) -> bool: ...
+
+    @abstractmethod
+    def drop_owners(self, owners: Collection[str]) -> None: ...
+
+    # -- upkeep -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def tidy(self) -> None:
+        """Fold counters, forget expired idempotency keys: what keeps the store quick."""
+
+
+class Store(ABC):
+    """A database that runs transactions for the engine."""
+
+    @abstractmethod
+    def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
+        """Run `work` in a transaction, commit durably, return its result; if it raises, nothing was changed.
+
+        Honours the ambient cancel scope until the work's turn comes. May run the work again from its start.
+
+        Args:
+            alone: the work is long; do not make others share its transaction.
+        """
+
+    @abstractmethod
+    def now(self) -> int:
+        """Return the store's time."""
+
+    @abstractmethod
+    def fetch_jobs(self, ids: Sequence[str]) -> tuple[list[tuple[Row, Blobs]], int]:
+        """Return committed jobs with their blobs, and the store's time."""
+
+    @abstractmethod
+    def list_jobs(
+        self, *, status: str | None, type: str | None, tags: Sequence[str], after: str | None, limit: int
+    ) -> tuple[list[tuple[Row, Blobs]], int]:
+        """Return a page in insertion order; JobNotFoundError if `after` does not exist."""
+
+    @abstractmethod
+    def stats(self, tags: Sequence[str]) -> JobStats: ...
+
+    @abstractmethod
+    def read_journal(self, after: int, limit: int) -> list[JournalEntry]: ...
+
+    @abstractmethod
+    def is_blocked(self) -> bool: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    #: Called with the changes of each commit, in commit order, when set.
+    on_commit: Callable[[Sequence[Change]], None] | None = None
+
+
+class DuplicateIdError(Exception):
+    """An inserted id is taken. `ids` are the culprits."""
+
+    def __init__(self, ids: Iterable[str]) -> None:
+        self.ids = tuple(ids)
+        super().__init__(*self.ids)
+
+
+def tell(tx: Transaction, rows: Iterable[Row], *, verb: str | None = None) -> None:
+    """Note for the listeners what became of these rows; `verb` replaces the rows' own."""
+    if not tx.wants_changes:
+        return
+    for row in rows:
+        tx.changes.append(
+            Change(
+                job_id=row.id,
+                type=row.type,
+                key=None if row.key is None else decode_key(row.key),
+                tags=decode_strings(row.tags),
+                verb=verb or row.verb,
+                from_status=None if row.from_status is None else JobStatus(row.from_status),
+                status=JobStatus(row.status),
+                attempt=row.attempt,
+                assignee_id=row.assignee_id,
+                available=row.gate == Gate.READY,
+            )
+        )

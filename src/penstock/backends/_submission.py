@@ -1,0 +1,251 @@
+"""Taking new jobs in: one batch, all or nothing, dependencies first.
+
+A batch is read in chunks, so that an iterator of millions needs little memory. Only when a job refers to one that has not
+been seen yet is the rest of the input read at once, because the missing job may come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from penstock.backends import _arguments as arguments
+from penstock.backends._options import StoreOptions
+from penstock.backends._rows import Row, encode_strings, micros_of, row_of
+from penstock.backends._settlement import doom, fate_of, settle
+from penstock.backends._store import AFTER, AFTER_ANY, Blobs, DuplicateIdError, Edge, Transaction, tell
+from penstock.errors import DependencyError, JobExistsError, QueueBlockedError, QueueFullError, shown
+from penstock.job import Job
+
+__all__ = ["Submission"]
+
+CHUNK: Final = 2_000
+
+
+class Submission:
+    """One call's new jobs, on their way into the store."""
+
+    def __init__(self, tx: Transaction, options: StoreOptions, *, check: bool = True) -> None:
+        self._tx = tx
+        self._options = options
+        self._check = check
+        self._ids: list[str] = []
+        self._seen: dict[str, int] = {}
+        self._aliases: dict[str, str] = {}
+        self._keys_taken: dict[tuple[str, str], str] = {}
+        self._count = 0
+
+    def run(self, jobs: Iterable[Job], *, external: bool = True) -> list[str]:
+        """Insert the jobs and return their ids in input order.
+
+        Args:
+            jobs: the batch.
+            external: whether they come from outside, so that a block concerns them.
+        """
+        if external and self._tx.is_blocked():
+            raise QueueBlockedError
+        source = iter(jobs)
+        while chunk := self._read(source, CHUNK):
+            self._take(chunk, source)
+        return self._ids
+
+    def _read(self, source: Iterator[Job], count: int | None) -> list[Job]:
+        jobs = list(islice(source, count))
+        if self._check:
+            for job in jobs:
+                arguments.check_job(job, self._options.max_payload)
+        twice = []
+        for index, job in enumerate(jobs, self._count):
+            if job.id in self._seen:
+                twice.append((index, job.id, "its id stands twice in the batch"))
+            else:
+                self._seen[job.id] = index
+        self._count += len(jobs)
+        if twice:
+            raise JobExistsError(twice[0][1], twice)
+        return jobs
+
+    def _take(self, jobs: list[Job], source: Iterator[Job]) -> None:
+        is_plain = not any(
+            job.key is not None or job.after or job.after_any or job.idempotency_key is not None for job in jobs
+        )
+        if is_plain:
+            rows = [row_of(job, self._tx.now) for job in jobs]
+            for row in rows:
+                row.settle_gate(self._tx.now)
+            self._ids += [job.id for job in jobs]
+            self._insert(rows, jobs)
+            return
+        known = self._known_dependencies(jobs, source)
+        fresh = self._without_duplicates(jobs)
+        self._insert_connected(fresh, known)
+
+    def _known_dependencies(self, jobs: list[Job], source: Iterator[Job]) -> dict[str, Row]:
+        """Return the stored jobs that `jobs` refer to; extends `jobs` by the rest of the input if need be."""
+        while True:
+            wanted = {ref for job in jobs for ref in (*job.after, *job.after_any)}
+            own = {job.id for job in jobs}
+            outside = {self._aliases.get(ref, ref) for ref in wanted - own}
+            self._tx.lock_keys({encode_strings(job.key) for job in jobs if job.key is not None})
+            known = self._tx.dependencies(outside) if outside else {}
+            if outside <= known.keys():
+                return known
+            rest = self._read(source, None)
+            if not rest:
+                return known  # what is still missing is reported job by job
+            jobs += rest
+
+    def _without_duplicates(self, jobs: list[Job]) -> list[Job]:
+        """Leave out jobs whose idempotency key is taken, noting the id that stands for each."""
+        pairs = {(job.type, job.idempotency_key) for job in jobs if job.idempotency_key is not None}
+        if pairs:
+            self._keys_taken |= self._tx.taken_keys(pairs)  # type: ignore[arg-type]  # None was left out
+        fresh: list[Job] = []
+        entries: list[tuple[str, str, str, int]] = []
+        expires_at = self._tx.now + micros_of(self._options.idempotency_window)
+        for job in jobs:
+            if job.idempotency_key is not None:
+                pair = (job.type, job.idempotency_key)
+                holder = self._keys_taken.get(pair)
+                if holder is not None:
+                    self._aliases[job.id] = holder
+                    self._ids.append(holder)
+                    continue
+                self._keys_taken[pair] = job.id
+                entries.append((*pair, job.id, expires_at))
+            self._ids.append(job.id)
+            fresh.append(job)
+        if entries:
+            self._tx.take_keys(entries)
+        return fresh
+
+    def _insert_connected(self, jobs: Sequence[Job], known: dict[str, Row]) -> None:
+        tx = self._tx
+        aliased = {ref for job in jobs for ref in (*job.after, *job.after_any)} & self._aliases.keys()
+        if aliased:
+            known = known | tx.dependencies({self._aliases[ref] for ref in aliased})
+        ordered = _dependencies_first(jobs)
+        rows: dict[str, Row] = {}
+        edges: list[Edge] = []
+        doomed: list[tuple[Row, Row]] = []
+        open_keys = tx.open_keys({encode_strings(job.key) for job in ordered if job.key is not None})
+        for job, seq in zip(ordered, tx.reserve(len(ordered)), strict=True):
+            row = row_of(job, tx.now)
+            row.seq = seq
+            if job.after or job.after_any:
+                cause = self._connect(row, job, rows, known, edges)
+                if cause is not None:
+                    doomed.append((row, cause))
+            row.settle_gate(tx.now, has_turn=row.key is None or row.key not in open_keys)
+            if row.key is not None:
+                open_keys.add(row.key)
+            rows[row.id] = row
+        waited_for = {edge.on_seq for edge in edges}
+        for row in rows.values():
+            row.fan = int(row.seq in waited_for)
+        self._insert(list(rows.values()), ordered)
+        if edges:
+            tx.insert_edges(edges)
+        if doomed:
+            for row, cause in doomed:
+                doom(row, cause, tx.now)
+            ended = [row for row, _ in doomed]
+            tx.drop_edges_of([row.seq for row in ended])
+            tx.save(ended)
+            tell(tx, ended)
+            settle(tx, ended)
+
+    def _connect(
+        self, row: Row, job: Job, rows: dict[str, Row], known: dict[str, Row], edges: list[Edge]
+    ) -> Row | None:
+        """Work out what a job waits for, its depth and its priority; return a dependency that dooms it."""
+        if len(job.after) + len(job.after_any) > arguments.MAX_DEPENDENCIES:
+            raise DependencyError(
+                f"job {shown(job.id)} has {len(job.after) + len(job.after_any)} dependencies; "
+                f"the limit is {arguments.MAX_DEPENDENCIES}",
+                reason="breadth",
+                job_id=job.id,
+            )
+        after = [self._find(ref, job, rows, known) for ref in job.after]
+        after_any = [self._find(ref, job, rows, known) for ref in job.after_any]
+        row.after = encode_strings(dependency.id for dependency in after) if after else row.after
+        row.after_any = encode_strings(dependency.id for dependency in after_any) if after_any else row.after_any
+        row.depth = 1 + max(dependency.depth for dependency in (*after, *after_any))
+        if row.depth > arguments.MAX_DEPTH:
+            raise DependencyError(
+                f"job {shown(job.id)} would be number {row.depth} in a chain of dependencies; "
+                f"the limit is {arguments.MAX_DEPTH}",
+                reason="depth",
+                job_id=job.id,
+            )
+        row.priority = min(row.priority, *(dependency.priority for dependency in (*after, *after_any)))
+        cause = next((dependency for dependency in after if fate_of(dependency) is not None), None)
+        unfinished = [dependency for dependency in after if not dependency.closed]
+        edges += [Edge(dependency.seq, row.seq, AFTER) for dependency in unfinished]
+        row.unmet = len(unfinished)
+        if after_any and not any(dependency.closed for dependency in after_any):
+            edges += [Edge(dependency.seq, row.seq, AFTER_ANY) for dependency in after_any]
+            row.unmet += 1
+        if cause is not None:
+            row.unmet += 1  # it must not become takeable before it ends
+        return cause
+
+    def _find(self, ref: str, job: Job, rows: dict[str, Row], known: dict[str, Row]) -> Row:
+        ref = self._aliases.get(ref, ref)
+        found = rows.get(ref) or known.get(ref)
+        if found is None:
+            raise DependencyError(
+                f"job {shown(job.id)} is to run after {shown(ref)}, which does not exist",
+                reason="unknown",
+                job_id=job.id,
+                value=ref,
+            )
+        return found
+
+    def _insert(self, rows: Sequence[Row], jobs: Sequence[Job]) -> None:
+        tx = self._tx
+        if self._options.max_pending is not None:
+            waiting = tx.count_waiting()
+            if waiting + len(rows) > self._options.max_pending:
+                raise QueueFullError(limit=self._options.max_pending, waiting=waiting)
+        if rows and not rows[0].seq:
+            for row, seq in zip(rows, tx.reserve(len(rows)), strict=True):
+                row.seq = seq
+        blobs = [Blobs(bytes(job.payload), job.result, job.checkpoint) for job in jobs]
+        try:
+            tx.insert(rows, blobs)
+        except DuplicateIdError as error:
+            failed = [(self._seen[taken], taken, "it is already stored") for taken in error.ids]
+            raise JobExistsError(error.ids[0], failed) from None
+        tell(tx, rows)
+
+
+def _dependencies_first(jobs: Sequence[Job]) -> list[Job]:
+    """Return jobs so ordered that each follows what it waits for, otherwise as given."""
+    by_id = {job.id: job for job in jobs}
+    done: dict[str, Job] = {}
+    for job in jobs:
+        path: dict[str, Iterator[str]] = {}
+        _descend(job, path, done)
+        while path:
+            current, refs = next(reversed(path.items()))
+            ref = next((ref for ref in refs if ref in by_id and ref not in done), None)
+            if ref is None:
+                done[current] = by_id[current]
+                del path[current]
+            elif ref in path:
+                cycle = " → ".join([*list(path)[list(path).index(ref) :], ref])
+                raise DependencyError(
+                    f"the dependencies form a cycle: {cycle}", reason="cycle", job_id=ref, value=cycle
+                )
+            else:
+                _descend(by_id[ref], path, done)
+    return list(done.values())
+
+
+def _descend(job: Job, path: dict[str, Iterator[str]], done: dict[str, Job]) -> None:
+    if job.id not in done:
+        path[job.id] = iter((*job.after, *job.after_any))
+
+
