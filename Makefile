@@ -50,7 +50,7 @@ soak: $(READY) ## Run the long fault tests (minutes to hours)
 
 .PHONY: docs
 docs: $(READY) ## Build the documentation into site/
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open site/index.html"
 
 .PHONY: coverage-ids
