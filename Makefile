@@ -1,0 +1,89 @@
+# Everything a developer does here, by name. Needs: make, a POSIX shell and Python 3.11 or later.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# PYTHON=/path/to/python chooses the interpreter that the environment is made of.
+PYTHON ?=
+# PYTEST_ARGS replaces the default of two test processes, e.g. PYTEST_ARGS="-x -k claim".
+PYTEST_ARGS ?= -n 2
+BENCH_ARGS ?=
+SOAK_ARGS ?=
+DEMO_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@echo "Penstock: make <target>"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "Settings: PYTHON=python3.12   VENV=.venv   PYTEST_ARGS=\"-x -k claim\"   BENCH_ARGS=...   SOAK_ARGS=..."
+
+.PHONY: demo
+demo: $(READY) ## Watch jobs run, fail, retry and finish
+	@$(BIN)/python -m examples.demo $(DEMO_ARGS)
+
+.PHONY: test
+test: $(READY) ## Run the whole test suite
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+.PHONY: check
+check: $(READY) ## Lint, types, import rules and the fast tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+.PHONY: bench
+bench: $(READY) ## Measure beside the raw store and print ratios
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+.PHONY: soak
+soak: $(READY) ## Run the long fault tests (minutes to hours)
+	@$(BIN)/python -m pytest -m soak --timeout=0 tests/soak $(SOAK_ARGS)
+
+.PHONY: docs
+docs: $(READY) ## Build the documentation into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html"
+
+.PHONY: coverage-ids
+coverage-ids: $(READY) ## List which requirement ids have a test
+	@$(BIN)/python tools/requirement_coverage.py
+
+.PHONY: clean
+clean: ## Remove the environment, caches and build output
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One environment, made once; made again when what it depends on has changed.
+# A candidate is run, not only looked up: version managers leave commands that exist but do not start.
+$(READY): pyproject.toml constraints.txt
+	@chosen=; \
+	for candidate in $(if $(PYTHON),"$(PYTHON)",python3.11 python3.12 python3.13 python3.14 python3); do \
+		if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+			chosen=$$candidate; break; \
+		fi; \
+	done; \
+	if [ -z "$$chosen" ]; then \
+		echo "Penstock needs Python 3.11 or later; tried: $(if $(PYTHON),$(PYTHON),python3.11 python3.12 python3.13 python3.14 python3)." >&2; \
+		echo "Install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python" >&2; \
+		exit 1; \
+	fi; \
+	if ! "$(BIN)/python" -c 'import pip' >/dev/null 2>&1; then \
+		echo "Creating $(VENV) with $$("$$chosen" --version)"; \
+		if ! "$$chosen" -m venv --clear "$(VENV)"; then \
+			echo "$$chosen cannot create a virtual environment (on Debian and Ubuntu: install python3-venv)." >&2; \
+			exit 1; \
+		fi; \
+	fi; \
+	echo "Installing Penstock and its development tools into $(VENV) (a minute or two the first time)"; \
+	"$(BIN)/python" -m pip install -qq -e '.[dev]' -c constraints.txt || { \
+		echo "The installation failed; the reason is above. To start over: make clean" >&2; exit 1; }
+	@touch "$@"
