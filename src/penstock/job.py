@@ -165,7 +165,9 @@ class Key(tuple[str, ...]):
         if isinstance(value, tuple | list):
             return cls(*value)
         raise InvalidArgumentError(
-            f"key must be a Key, a string or a sequence of strings, got {shown(value)}", field="key", value=value
+            f"key must be a Key, a string or a sequence of strings, got {shown(value)}",
+            field="key",
+            value=value,
         )
 
     def __getnewargs__(self) -> tuple[str, ...]:  # type: ignore[override]  # the parts are the arguments

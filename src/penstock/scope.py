@@ -151,7 +151,12 @@ def _seconds(timeout: float | timedelta | None) -> float | None:
         return None
     if isinstance(timeout, timedelta):
         return timeout.total_seconds()
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout) or timeout < 0:
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, int | float)
+        or math.isnan(timeout)
+        or timeout < 0
+    ):
         raise InvalidArgumentError(
             f"timeout must be a number of seconds of at least 0, a timedelta or None, got {shown(timeout)}",
             field="timeout",

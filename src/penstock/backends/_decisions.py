@@ -107,9 +107,7 @@ def release(row: Row, message: str, now: int) -> None:
 
 
 def acknowledge(row: Row, was_executing: bool, now: int) -> None:
-    row.move(
-        Verb.ACKNOWLEDGE, JobStatus.STOPPED if was_executing else JobStatus.UNKNOWN_STOPPED, now
-    )
+    row.move(Verb.ACKNOWLEDGE, JobStatus.STOPPED if was_executing else JobStatus.UNKNOWN_STOPPED, now)
 
 
 def cancel(row: Row, now: int) -> None:

@@ -109,7 +109,9 @@ class EngineBackend(Backend):
 
     def dequeue_jobs_for(self, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
         claims = [
-            _checked_claim(each.assignee_id, each.tags, each.limit, each.types, each.key, each.job_ids, each.owner)
+            _checked_claim(
+                each.assignee_id, each.tags, each.limit, each.types, each.key, each.job_ids, each.owner
+            )
             for each in requests
         ]
         return self._write(lambda tx: [self._claim(tx, claim) for claim in claims])
@@ -482,8 +484,8 @@ class EngineBackend(Backend):
         *,
         priority: Priority | int | UnsetType = UNSET,
         tags: Sequence[str] | UnsetType = UNSET,
-        correlation_id: str | None | UnsetType = UNSET,
-        callback_url: str | None | UnsetType = UNSET,
+        correlation_id: str | UnsetType | None = UNSET,
+        callback_url: str | UnsetType | None = UNSET,
     ) -> None:
         arguments.job_id(job_id)
         new_priority = None if priority is UNSET else int(arguments.priority(priority))

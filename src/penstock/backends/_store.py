@@ -121,7 +121,8 @@ class Transaction(ABC):
     @abstractmethod
     def insert(self, rows: Sequence[Row], blobs: Sequence[Blobs]) -> None:
         """Insert new jobs (with tags and blobs) and journal them. JobExistsError is the caller's to raise: a taken
-        id raises `DuplicateIdError`."""
+        id raises `DuplicateIdError`.
+        """
 
     @abstractmethod
     def save(self, rows: Sequence[Row]) -> None:

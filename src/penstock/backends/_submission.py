@@ -68,7 +68,8 @@ class Submission:
 
     def _take(self, jobs: list[Job], source: Iterator[Job]) -> None:
         is_plain = not any(
-            job.key is not None or job.after or job.after_any or job.idempotency_key is not None for job in jobs
+            job.key is not None or job.after or job.after_any or job.idempotency_key is not None
+            for job in jobs
         )
         if is_plain:
             rows = [row_of(job, self._tx.now) for job in jobs]
@@ -170,7 +171,9 @@ class Submission:
         after = [self._find(ref, job, rows, known) for ref in job.after]
         after_any = [self._find(ref, job, rows, known) for ref in job.after_any]
         row.after = encode_strings(dependency.id for dependency in after) if after else row.after
-        row.after_any = encode_strings(dependency.id for dependency in after_any) if after_any else row.after_any
+        row.after_any = (
+            encode_strings(dependency.id for dependency in after_any) if after_any else row.after_any
+        )
         row.depth = 1 + max(dependency.depth for dependency in (*after, *after_any))
         if row.depth > arguments.MAX_DEPTH:
             raise DependencyError(
@@ -247,5 +250,3 @@ def _dependencies_first(jobs: Sequence[Job]) -> list[Job]:
 def _descend(job: Job, path: dict[str, Iterator[str]], done: dict[str, Job]) -> None:
     if job.id not in done:
         path[job.id] = iter((*job.after, *job.after_any))
-
-
