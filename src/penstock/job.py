@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -146,7 +146,7 @@ class Key(tuple[str, ...]):
 
     __slots__ = ()
 
-    def __new__(cls, *parts: str) -> Key:
+    def __new__(cls, *parts: str) -> Self:
         if not parts or not all(isinstance(part, str) for part in parts):
             raise InvalidArgumentError(
                 f"a Key is made of one or more strings, got {shown(parts)}", field="key", value=parts
@@ -159,7 +159,7 @@ class Key(tuple[str, ...]):
     def of(cls, value: Key | str | Iterable[str] | None) -> Key | None:
         """Return a Key from a Key, one text, or several; None stays None."""
         if value is None or type(value) is cls:
-            return value  # type: ignore[return-value]  # narrowed by the type() test
+            return value
         if isinstance(value, str):
             return cls(value)
         if isinstance(value, tuple | list):
@@ -170,7 +170,7 @@ class Key(tuple[str, ...]):
             value=value,
         )
 
-    def __getnewargs__(self) -> tuple[str, ...]:  # type: ignore[override]  # the parts are the arguments
+    def __getnewargs__(self) -> tuple[str, ...]:
         return tuple(self)
 
     def __repr__(self) -> str:

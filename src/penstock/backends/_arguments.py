@@ -203,7 +203,7 @@ def check_job(job: object, max_payload: int) -> Job:
         raise _bad("job", "a Job", job)
     text("id", job.id, MAX_ID)
     text("type", job.type, MAX_TYPE)
-    if job.status is not JobStatus.INITIAL_PENDING and job.status != JobStatus.INITIAL_PENDING:
+    if job.status != JobStatus.INITIAL_PENDING:
         raise _bad("status", "initial_pending at submission", job.status)
     blob("payload", job.payload, max_payload)
     if job.tags:

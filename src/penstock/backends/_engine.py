@@ -552,7 +552,7 @@ class EngineBackend(Backend):
                 dead |= {row.seq: row for row in tx.rows_tagged(wanted_tags) if row.status in decisions.DEAD}
             rows = [dead[seq] for seq in sorted(dead)]
             blobs = tx.blobs([row.seq for row in rows])
-            copies = [decisions.copy_of(row, blobs.get(row.seq, Blobs()).payload, tx.now) for row in rows]
+            copies = [decisions.copy_of(row, blobs.get(row.seq, Blobs()).payload) for row in rows]
             return Submission(tx, self._options, check=False).run(copies, external=False)
 
         return self._write(work)

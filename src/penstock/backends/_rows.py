@@ -345,7 +345,7 @@ def job_of(row: Row, payload: bytes, result: bytes | None, checkpoint: bytes | N
         parent_id=row.parent_id,
         held=bool(row.held),
         retry=None if row.retry is None else decode_policy(row.retry),
-        timeouts=_timeouts(row.execution, row.visibility, row.lifetime) if has_timeouts else _NO_TIMEOUTS,
+        timeouts=timeouts_of(row.execution, row.visibility, row.lifetime) if has_timeouts else _NO_TIMEOUTS,
         status=status,
         state=state_of(status, is_due=is_due, is_waiting=row.gate == Gate.WAITING),
         attempt=row.attempt,

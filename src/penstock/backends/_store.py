@@ -120,9 +120,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def insert(self, rows: Sequence[Row], blobs: Sequence[Blobs]) -> None:
-        """Insert new jobs (with tags and blobs) and journal them. JobExistsError is the caller's to raise: a taken
-        id raises `DuplicateIdError`.
-        """
+        """Insert new jobs with their tags and blobs, and journal them. A taken id raises `DuplicateIdError`."""
 
     @abstractmethod
     def save(self, rows: Sequence[Row]) -> None:

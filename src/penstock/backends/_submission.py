@@ -101,7 +101,7 @@ class Submission:
         """Leave out jobs whose idempotency key is taken, noting the id that stands for each."""
         pairs = {(job.type, job.idempotency_key) for job in jobs if job.idempotency_key is not None}
         if pairs:
-            self._keys_taken |= self._tx.taken_keys(pairs)  # type: ignore[arg-type]  # None was left out
+            self._keys_taken |= self._tx.taken_keys(pairs)
         fresh: list[Job] = []
         entries: list[tuple[str, str, str, int]] = []
         expires_at = self._tx.now + micros_of(self._options.idempotency_window)

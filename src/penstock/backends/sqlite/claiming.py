@@ -14,6 +14,7 @@ import apsw
 
 from penstock.backends._rows import COLUMNS
 from penstock.backends._store import Claim
+from penstock.backends.sqlite.connection import fetch
 
 __all__ = ["claim_statement", "rarest_tag"]
 
@@ -93,9 +94,9 @@ def rarest_tag(cursor: apsw.Cursor, tags: Sequence[str], table: str) -> str:
     probe = _FIRST_PROBE
     while True:
         counts = {
-            tag: cursor.execute(
-                f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE tag = ? LIMIT ?)", (tag, probe)
-            ).fetchall()[0][0]
+            tag: fetch(
+                cursor, f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE tag = ? LIMIT ?)", (tag, probe)
+            )[0][0]
             for tag in tags
         }
         rarest = min(counts, key=lambda tag: counts[tag])

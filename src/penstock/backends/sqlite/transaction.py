@@ -18,6 +18,7 @@ from penstock.backends._rows import COLUMNS, Gate, Row
 from penstock.backends._store import Blobs, Claim, DuplicateIdError, Edge, Owner, Transaction, tell
 from penstock.backends.base import Change
 from penstock.backends.sqlite.claiming import claim_statement, rarest_tag
+from penstock.backends.sqlite.connection import fetch
 from penstock.job import JobStatus
 
 __all__ = ["COLUMN_LIST", "SqliteTransaction", "fold_counters"]
@@ -252,7 +253,7 @@ class SqliteTransaction(Transaction):
         query = "SELECT job_id FROM idempotency WHERE type = ? AND key = ? AND expires_at > ?"
         taken: dict[tuple[str, str], str] = {}
         for pair in pairs:
-            for (job_id,) in self.cursor.execute(query, (*pair, self.now)).fetchall():
+            for (job_id,) in fetch(self.cursor, query, (*pair, self.now)):
                 taken[pair] = job_id
         return taken
 
@@ -266,7 +267,7 @@ class SqliteTransaction(Transaction):
         query = (
             "SELECT 1 FROM job INDEXED BY job_key WHERE key = ? AND key IS NOT NULL AND closed = 0 LIMIT 1"
         )
-        return {key for key in keys if self.cursor.execute(query, (key,)).fetchall()}
+        return {key for key in keys if fetch(self.cursor, query, (key,))}
 
     def dependencies(self, ids: Collection[str]) -> dict[str, Row]:
         return self.rows(ids)
@@ -284,10 +285,11 @@ class SqliteTransaction(Transaction):
         )
 
     def edges_onto(self, seqs: Collection[int]) -> list[Edge]:
-        found = self.cursor.execute(
+        found = fetch(
+            self.cursor,
             "SELECT on_seq, job_seq, kind FROM edge WHERE on_seq IN (SELECT value FROM json_each(?))",
             (_json(seqs),),
-        ).fetchall()
+        )
         return [Edge(*values) for values in found]
 
     def drop_edges_onto(self, seqs: Collection[int]) -> None:
@@ -334,7 +336,7 @@ class SqliteTransaction(Transaction):
             first, rest = self._rarest(claim.tags, "ready_tag")
             claim = claim._replace(tags=(first, *rest))
         sql, parameters = claim_statement(claim, self.now)
-        rows = [Row(*values) for values in self.cursor.execute(sql, parameters).fetchall()]
+        rows = [Row(*values) for values in fetch(self.cursor, sql, parameters)]
         if len(rows) > 1:
             rows.sort(key=attrgetter("priority", "order_at", "seq"))
         self.journaled += len(rows)
@@ -360,7 +362,7 @@ class SqliteTransaction(Transaction):
     # -- owners -------------------------------------------------------------------------------------------------
 
     def owners(self) -> list[Owner]:
-        found = self.cursor.execute("SELECT id, host, pid, started, beat_at FROM owner").fetchall()
+        found = fetch(self.cursor, "SELECT id, host, pid, started, beat_at FROM owner")
         return [Owner(*values) for values in found]
 
     def put_owner(self, owner: Owner) -> None:
@@ -384,7 +386,7 @@ class SqliteTransaction(Transaction):
     # -- shared -------------------------------------------------------------------------------------------------
 
     def _fetch(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Row]:
-        return [Row(*values) for values in self.cursor.execute(sql, parameters).fetchall()]
+        return [Row(*values) for values in fetch(self.cursor, sql, parameters)]
 
     def _many(self, one: str, many: str, keys: Collection[Any]) -> list[Row]:
         if len(keys) == 1:
@@ -392,7 +394,7 @@ class SqliteTransaction(Transaction):
         return self._fetch(many, (_json(keys),)) if keys else []
 
     def _value(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
-        for (value,) in self.cursor.execute(sql, parameters).fetchall():
+        for (value,) in fetch(self.cursor, sql, parameters):
             return value
         return None
 
@@ -405,27 +407,29 @@ def fetch_blobs(cursor: apsw.Cursor, seqs: Collection[int]) -> dict[int, Blobs]:
     """Return the blobs of jobs by insertion number."""
     if len(seqs) == 1:
         (seq,) = seqs
-        found = cursor.execute(
+        found = fetch(
+            cursor,
             "SELECT (SELECT data FROM payload WHERE seq = ?1), (SELECT data FROM result WHERE seq = ?1),"
             " (SELECT data FROM checkpoint WHERE seq = ?1)",
             (seq,),
-        ).fetchall()
+        )
         payload, result, checkpoint = found[0]
         return {seq: Blobs(payload or b"", result, checkpoint)}
-    found = cursor.execute(
+    found = fetch(
+        cursor,
         "SELECT j.value, p.data, r.data, c.data FROM json_each(?) AS j"
         " LEFT JOIN payload AS p ON p.seq = j.value LEFT JOIN result AS r ON r.seq = j.value"
         " LEFT JOIN checkpoint AS c ON c.seq = j.value",
         (_json(seqs),),
-    ).fetchall()
+    )
     return {seq: Blobs(payload or b"", result, checkpoint) for seq, payload, result, checkpoint in found}
 
 
 def fold_counters(cursor: apsw.Cursor) -> None:
     """Add what the journal's tail says to the counters."""
-    folded, last = cursor.execute(
-        "SELECT (SELECT value FROM setting WHERE name = 'folded'), coalesce(max(seq), 0) FROM journal"
-    ).fetchall()[0]
+    folded, last = fetch(
+        cursor, "SELECT (SELECT value FROM setting WHERE name = 'folded'), coalesce(max(seq), 0) FROM journal"
+    )[0]
     if last <= folded:
         return
     cursor.execute(_FOLD.format(tag="''", source="stat_delta"), (folded, last))
