@@ -183,28 +183,28 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     `state`, `scheduled_at` and everything under "state", "outcome" and "moments" is filled in by the store.
     """
 
-    # identity
+    # what to do, and how
     id: str
     type: str
     payload: bytes = b""
     tags: tuple[str, ...] = ()
+    priority: Priority = Priority.NORMAL
+    retry: RetryPolicy | None = None
+    timeouts: Timeouts = Timeouts()
+
+    # where it belongs
     redrive_of: str | None = None
     correlation_id: str | None = None
     callback_url: str | None = None
     idempotency_key: str | None = None
 
-    # scheduling
-    priority: Priority = Priority.NORMAL
+    # when
     run_at: datetime | None = None
     key: Key | None = None
     after: tuple[str, ...] = ()
     after_any: tuple[str, ...] = ()
     parent_id: str | None = None
     held: bool = False
-
-    # policy
-    retry: RetryPolicy | None = None
-    timeouts: Timeouts = Timeouts()
 
     # state
     status: JobStatus = JobStatus.INITIAL_PENDING
@@ -252,6 +252,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return cls(id=str(uuid.uuid4()), type=type, payload=payload, **fields)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nothing but type, payload, tags, priority and policy is asked for, as in most submissions."""
+        return msgspec.structs.astuple(self)[_PLAIN_FROM:] == _PLAIN
+
+    @property
     def process_status(self) -> ProcessStatus:
         """The status as the process queue names it."""
         return _PROCESS_VIEW[self.status]
@@ -260,6 +265,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def completed_at(self) -> datetime | None:
         """When the job reached a final status (the formal model's name for `finalized_at`)."""
         return self.finalized_at
+
+
+_PLAIN_FROM = Job.__struct_fields__.index("redrive_of")
+_PLAIN = msgspec.structs.astuple(Job(id="", type=""))[_PLAIN_FROM:]
 
 
 class JobStats(msgspec.Struct, frozen=True, kw_only=True):

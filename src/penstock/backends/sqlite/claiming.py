@@ -20,7 +20,7 @@ __all__ = ["claim_statement", "rarest_tag"]
 
 _RETURNED: Final = ", ".join(COLUMNS)
 _ORDER: Final = "ORDER BY priority, order_at, seq LIMIT :limit"
-_TAKE: Final = """UPDATE job SET
+_TAKE: Final = """UPDATE OR FAIL job SET
     from_status = status, status = 'running', gate = NULL, verb = 'claim', n = n + 1, attempt = attempt + 1,
     assignee_id = :assignee, assigned_at = :now, attempt_started_at = :now, updated_at = :now,
     started_at = coalesce(started_at, :now), progress = 0, owner = :owner,
