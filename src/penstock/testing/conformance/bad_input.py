@@ -94,7 +94,9 @@ class BadJobs(Suite):
         with refused(backend, InvalidArgumentError):
             put(backend, "job", tags=tags)
 
-    @pytest.mark.parametrize("value", ["red", b"red", 5, None, [5], [None], {"red": 1, "blue": 2}.items()], ids=repr)
+    @pytest.mark.parametrize(
+        "value", ["red", b"red", 5, None, [5], [None], {"red": 1, "blue": 2}.items()], ids=repr
+    )
     def test_tags_are_a_sequence_of_strings(self, backend: Backend, value: Any) -> None:
         with unchanged(backend), pytest.raises(InvalidArgumentError):
             put(backend, "job", tags=value)
@@ -113,7 +115,9 @@ class BadJobs(Suite):
         with refused(backend, InvalidArgumentError):
             put(backend, "other", key=Key(*["x"] * 700))
 
-    @pytest.mark.parametrize("payload", ["text", 5, ["x"], {"json": 1}, object()], ids=lambda p: type(p).__name__)
+    @pytest.mark.parametrize(
+        "payload", ["text", 5, ["x"], {"json": 1}, object()], ids=lambda p: type(p).__name__
+    )
     def test_a_payload_is_bytes(self, backend: Backend, payload: Any) -> None:
         """G30."""
         with refused(backend, InvalidArgumentError):
@@ -171,7 +175,9 @@ class BadJobs(Suite):
         with refused(backend, InvalidArgumentError):
             put(backend, "job", **fields)
 
-    @pytest.mark.parametrize("job", ["job", {"id": "job", "type": "t"}, 5, object()], ids=lambda j: type(j).__name__)
+    @pytest.mark.parametrize(
+        "job", ["job", {"id": "job", "type": "t"}, 5, object()], ids=lambda j: type(j).__name__
+    )
     def test_what_is_no_job_is_refused(self, backend: Backend, job: Any) -> None:
         """Q10."""
         with refused(backend, InvalidArgumentError):

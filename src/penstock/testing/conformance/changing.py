@@ -44,7 +44,11 @@ class Updating(Suite):
         before = drive(backend, status, tags=["old"])
         now = clock.advance(1)
         backend.update_job(
-            "job", priority=0, tags=["new", "new", "tags"], correlation_id="c", callback_url="https://x.example"
+            "job",
+            priority=0,
+            tags=["new", "new", "tags"],
+            correlation_id="c",
+            callback_url="https://x.example",
         )
         job = backend.get_job("job")
         assert (job.priority, job.tags) == (Priority.CRITICAL, ("new", "tags"))

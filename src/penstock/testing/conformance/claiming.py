@@ -32,7 +32,9 @@ from penstock.testing.conformance._support import (
 class Claiming(Suite):
     """dequeue_jobs."""
 
-    def test_a_claimed_job_is_running_and_names_its_holder(self, backend: Backend, clock: ManualClock) -> None:
+    def test_a_claimed_job_is_running_and_names_its_holder(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
         """Q21, B5, G5, G20, C36."""
         put(backend, "job", payload=b"work", tags=["red"])
         now = clock.advance(5)

@@ -59,16 +59,20 @@ class Closing(Suite):
 class Reopening(Suite):
     """What was acknowledged is there when the store is opened again."""
 
-    def test_everything_survives_a_close(
-        self, make_backend: MakeBackend, clock: ManualClock
-    ) -> None:
+    def test_everything_survives_a_close(self, make_backend: MakeBackend, clock: ManualClock) -> None:
         """G1, B20, R1."""
         backend = make_backend(clock=clock)
         if not make_backend.shares_store:
             pytest.skip("the store lives in its object")
         for status in sorted(STATUSES, key=lambda status: status.holds_slot):
             drive(backend, status, str(status), tags=["red"], payload=b"\x00work", key=Key(str(status)))
-        put(backend, "waiting", after=["running"], retry=RetryPolicy(jitter=0.5), timeouts=Timeouts(lifetime=9))
+        put(
+            backend,
+            "waiting",
+            after=["running"],
+            retry=RetryPolicy(jitter=0.5),
+            timeouts=Timeouts(lifetime=9),
+        )
         backend.set_blocked(True)
         before = snapshot(backend)
         backend.close()
@@ -79,9 +83,7 @@ class Reopening(Suite):
             claim(again, "waiting")
             assert_sound(again)
 
-    def test_work_continues_where_it_stopped(
-        self, make_backend: MakeBackend, clock: ManualClock
-    ) -> None:
+    def test_work_continues_where_it_stopped(self, make_backend: MakeBackend, clock: ManualClock) -> None:
         """G1, G27, R14."""
         first = make_backend(clock=clock)
         if not make_backend.shares_store:

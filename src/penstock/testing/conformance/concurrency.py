@@ -268,7 +268,9 @@ class Concurrency(Suite):
                 assert [row.seq for row in rows] == list(range(seen + 1, seen + 1 + len(rows)))
                 seen += len(rows)
                 for job in all_jobs(backend):
-                    assert (job.status is _S.COMPLETED) == (job.result == b"r") == (job.finalized_at is not None)
+                    assert (
+                        (job.status is _S.COMPLETED) == (job.result == b"r") == (job.finalized_at is not None)
+                    )
                     assert (job.attempt == 0) == (job.assignee_id is None)
 
         expect_no_errors(together(write, read, read))

@@ -61,14 +61,17 @@ def finish(backend: Backend, job_id: str, status: JobStatus) -> None:
 def chain_of(length: int) -> list[Job]:
     """Return jobs c0, c1, … of which each waits for the one before."""
     return [
-        Job(id=f"c{number}", type="t", after=(f"c{number - 1}",) if number else ()) for number in range(length)
+        Job(id=f"c{number}", type="t", after=(f"c{number - 1}",) if number else ())
+        for number in range(length)
     ]
 
 
 class After(Suite):
     """`after`: all of them must have succeeded."""
 
-    def test_a_job_waits_until_its_dependency_has_succeeded(self, backend: Backend, clock: ManualClock) -> None:
+    def test_a_job_waits_until_its_dependency_has_succeeded(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
         """G24, G26, R7."""
         put(backend, "first")
         put(backend, "second", after=["first"])

@@ -218,7 +218,9 @@ class Leases(Suite):
         assert backend.maintain().lost == 1
         assert [backend.get_job(each).status for each in "ab"] == [_S.RUNNING, _S.UNKNOWN_RETRY]
 
-    def test_a_heartbeat_of_another_attempt_renews_nothing(self, backend: Backend, clock: ManualClock) -> None:
+    def test_a_heartbeat_of_another_attempt_renews_nothing(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
         """A fence for heartbeats: an old attempt must not keep a new one alive."""
         put_running(backend, "job", timeouts=_LEASE)
         backend.fail_job("job", "boom")

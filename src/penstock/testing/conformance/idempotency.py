@@ -91,7 +91,9 @@ class Idempotency(Suite):
         clock.advance(0.000001)
         assert backend.enqueue_job(keyed("second")) == "second"
 
-    def test_running_and_retrying_do_not_prolong_the_window(self, backend: Backend, clock: ManualClock) -> None:
+    def test_running_and_retrying_do_not_prolong_the_window(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
         """C32: counted from submission."""
         drive(backend, JobStatus.RUNNING, idempotency_key="once")
         clock.advance(timedelta(hours=23))

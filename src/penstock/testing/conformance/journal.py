@@ -136,7 +136,9 @@ class Journal(Suite):
         row = rows_of(backend, "job")[-1]
         assert (row.ready_at, row.started_at) == (failed + timedelta(seconds=5), started)
 
-    def test_ready_at_is_the_last_of_dependencies_and_turn(self, backend: Backend, clock: ManualClock) -> None:
+    def test_ready_at_is_the_last_of_dependencies_and_turn(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
         put(backend, "needed")
         put(backend, "head", key="k")
         put(backend, "job", after=["needed"], key="k")

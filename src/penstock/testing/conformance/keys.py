@@ -100,7 +100,9 @@ class Keys(Suite):
         clock.advance(60)
         assert ids(backend.dequeue_jobs(WORKER, limit=10)) == ["head"]
 
-    def test_a_failed_head_is_retried_before_its_followers(self, backend: Backend, clock: ManualClock) -> None:
+    def test_a_failed_head_is_retried_before_its_followers(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
         """R3, R6: also though its age counts from the retry."""
         put_running(backend, "head", key="k")
         put(backend, "next", key="k")
@@ -240,7 +242,11 @@ class Keys(Suite):
     def test_many_keys_are_served_in_one_claim(self, backend: Backend) -> None:
         """R2, Q25."""
         backend.enqueue_jobs(
-            [Job(id=f"{key}-{number}", type="t", key=Key(f"k{key}")) for number in range(3) for key in range(40)]
+            [
+                Job(id=f"{key}-{number}", type="t", key=Key(f"k{key}"))
+                for number in range(3)
+                for key in range(40)
+            ]
         )
         taken = ids(backend.dequeue_jobs(WORKER, limit=200))
         assert taken == [f"{key}-0" for key in range(40)]

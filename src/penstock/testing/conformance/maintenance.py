@@ -165,7 +165,9 @@ class ExecutionTimes(Suite):
         assert job.error_category is FailureCategory.TIMEOUT
 
     @pytest.mark.parametrize("status", [status for status in STATUSES if status is not _S.RUNNING])
-    def test_only_running_jobs_time_out(self, backend: Backend, clock: ManualClock, status: JobStatus) -> None:
+    def test_only_running_jobs_time_out(
+        self, backend: Backend, clock: ManualClock, status: JobStatus
+    ) -> None:
         """G14."""
         drive(backend, status, timeouts=Timeouts(execution=60))
         clock.advance(1000)

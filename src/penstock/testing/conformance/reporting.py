@@ -111,7 +111,9 @@ class Completing(Suite):
 class Failing(Suite):
     """fail_job."""
 
-    def test_a_failure_without_a_policy_is_retried_at_once(self, backend: Backend, clock: ManualClock) -> None:
+    def test_a_failure_without_a_policy_is_retried_at_once(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
         """Q36, B7, C1, C55."""
         put_running(backend, "job")
         now = clock.advance(3)
@@ -234,7 +236,9 @@ class Failing(Suite):
             clock.advance(timedelta(microseconds=1))
             assert backend.get_job("job").state is JobState.SCHEDULED
 
-    @pytest.mark.parametrize("retry", [None, RetryPolicy(initial_delay=5, max_delay=10)], ids=["none", "policy"])
+    @pytest.mark.parametrize(
+        "retry", [None, RetryPolicy(initial_delay=5, max_delay=10)], ids=["none", "policy"]
+    )
     @pytest.mark.parametrize("after", [100, 100.0, timedelta(seconds=100)], ids=repr)
     def test_retry_after_replaces_the_backoff_and_is_not_capped(
         self, backend: Backend, clock: ManualClock, retry: RetryPolicy | None, after: Any
@@ -344,7 +348,9 @@ class Stopping(Suite):
 class Releasing(Suite):
     """release_jobs: handing back without counting."""
 
-    def test_a_released_job_is_due_at_once_and_not_counted(self, backend: Backend, clock: ManualClock) -> None:
+    def test_a_released_job_is_due_at_once_and_not_counted(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
         put_running(backend, "job", retry=RetryPolicy(max_attempts=1, initial_delay=100))
         now = clock.advance(2)
         assert backend.release_jobs({"job": "draining"}) == {WORKER: 1}
@@ -353,7 +359,9 @@ class Releasing(Suite):
         assert (job.retry_count, job.failures, job.last_retry_at) == (1, 0, now)
         assert claim(backend, "job").attempt == 2
 
-    def test_releasing_a_job_that_is_being_cancelled_ends_it(self, backend: Backend, clock: ManualClock) -> None:
+    def test_releasing_a_job_that_is_being_cancelled_ends_it(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
         drive(backend, _S.CANCELLING)
         now = clock.advance(2)
         assert backend.release_jobs({"job": "draining"}) == {WORKER: 1}
@@ -483,7 +491,9 @@ REPORTS: dict[str, Report] = {
         job_id, _S.STOPPED, attempt=attempt
     ),
     "save_progress": lambda backend, job_id, attempt: backend.save_progress(job_id, 50, attempt=attempt),
-    "save_checkpoint": lambda backend, job_id, attempt: backend.save_checkpoint(job_id, b"s", attempt=attempt),
+    "save_checkpoint": lambda backend, job_id, attempt: backend.save_checkpoint(
+        job_id, b"s", attempt=attempt
+    ),
 }
 
 CANCEL_REPORTS: dict[str, Report] = {
@@ -522,9 +532,7 @@ class Fencing(Suite):
 
     @pytest.mark.parametrize("verb", [name for name in REPORTS if name != "update_job_status"])
     @pytest.mark.parametrize("status", [_S.FAILED_RETRY, _S.COMPLETED, _S.STOPPED, _S.FAILED, _S.DEAD_LETTER])
-    def test_an_attempt_that_is_over_is_refused(
-        self, backend: Backend, verb: str, status: JobStatus
-    ) -> None:
+    def test_an_attempt_that_is_over_is_refused(self, backend: Backend, verb: str, status: JobStatus) -> None:
         drive(backend, status)
         with refused(backend, StaleAttemptError):
             REPORTS[verb](backend, "job", 1)

@@ -82,7 +82,15 @@ class Statistics(Suite):
         put(backend, "d")
         totals = {
             tags: backend.get_job_stats(tags).total_jobs
-            for tags in [(), ("red",), ("blue", "red"), ("red", "red"), ("Red",), ("green",), ("red", "green")]
+            for tags in [
+                (),
+                ("red",),
+                ("blue", "red"),
+                ("red", "red"),
+                ("Red",),
+                ("green",),
+                ("red", "green"),
+            ]
         }
         assert totals == {
             (): 4,
@@ -133,7 +141,9 @@ class Statistics(Suite):
     def test_counts_are_right_before_and_after_upkeep(self, backend: Backend, clock: ManualClock) -> None:
         """Q47: whatever a store folds in the background."""
         for number in range(20):
-            put_running(backend, f"job-{number}", tags=["red", f"n{number % 3}"], timeouts=Timeouts(visibility=5))
+            put_running(
+                backend, f"job-{number}", tags=["red", f"n{number % 3}"], timeouts=Timeouts(visibility=5)
+            )
         backend.complete_jobs({f"job-{number}": None for number in range(0, 20, 2)})
         before = [backend.get_job_stats(tags) for tags in ((), ("red",), ("n1",), ("red", "n2"))]
         backend.maintain()

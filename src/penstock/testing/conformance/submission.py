@@ -46,7 +46,7 @@ _WEIRD_TEXTS = (
     "None",
     "1",
     "\u202eright to left",
-    "{\"json\": [1]}",
+    '{"json": [1]}',
     "x" * 200,
 )
 
@@ -402,9 +402,7 @@ class Blocking(Suite):
         with refused(backend, QueueBlockedError):
             backend.redrive_jobs(job_ids=["job"])
 
-    def test_every_object_on_a_store_sees_the_block(
-        self, backend: Backend, second_backend: Backend
-    ) -> None:
+    def test_every_object_on_a_store_sees_the_block(self, backend: Backend, second_backend: Backend) -> None:
         """R16."""
         backend.set_blocked(True)
         assert second_backend.is_blocked() is True
