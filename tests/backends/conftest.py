@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-pytest.register_assert_rewrite("penstock.testing.conformance")
-
 import penstock
 from penstock.backends.base import Backend
 from penstock.testing import ModelBackend
+
+pytest.register_assert_rewrite("penstock.testing.conformance")
 
 STORES = ["model", "memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
