@@ -914,13 +914,13 @@ class ModelBackend(Backend):
         tags, job_ids = check.selection(tags, job_ids)
         dead = {_S.FAILED, _S.DEAD_LETTER}
         with self._transaction() as now:
+            if self._is_blocked:
+                raise QueueBlockedError
             for job_id in job_ids:
                 if self._row(job_id).job.status not in dead:
                     status = self._row(job_id).job.status
                     text = f"job {job_id} cannot be redriven: it is {status}"
                     raise InvalidTransitionError(text, job_id=job_id, status=str(status), verb="redrive")
-            if self._is_blocked:
-                raise QueueBlockedError
             listed = {job_id: position for position, job_id in enumerate(job_ids)}
             chosen = [row.job for row in self._select(tags, job_ids) if row.job.status in dead]
             chosen.sort(key=lambda job: listed.get(job.id, len(listed)))
