@@ -1196,5 +1196,6 @@ def _change(entry: JournalEntry, available: bool) -> Change:
         status=entry.status,
         attempt=entry.attempt,
         assignee_id=entry.assignee_id,
+        at=entry.recorded_at,
         available=available,
     )
