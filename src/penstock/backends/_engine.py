@@ -372,8 +372,6 @@ class EngineBackend(Backend):
         self, tx: Transaction, results: Mapping[str, bytes | None], fences: Mapping[str, int]
     ) -> tuple[dict[str, int], list[PenstockError]]:
         """Complete the simple ones in one statement and the rest one by one."""
-        if tx.wants_changes:
-            return self._apply(tx, Verb.COMPLETE, results, fences, decisions.complete)
         done = tx.complete_simple({job_id: fences.get(job_id) for job_id in results})
         freed = Counter(assignee for _, _, assignee in done if assignee is not None)
         tx.store_results([(seq, results[job_id]) for job_id, seq, _ in done])
