@@ -85,7 +85,10 @@ def test_the_jobs_of_a_dead_process_come_back_by_themselves(url: str) -> None:
 def test_two_queues_on_one_file_share_the_work(url: str) -> None:
     """Q33."""
     with penstock.connect(url) as first, penstock.connect(url) as second:
-        streams = [first.stream_jobs("one", max_assigned_jobs=5), second.stream_jobs("two", max_assigned_jobs=5)]
+        streams = [
+            first.stream_jobs("one", max_assigned_jobs=5),
+            second.stream_jobs("two", max_assigned_jobs=5),
+        ]
         first.enqueue_jobs([Job(id=f"job{number}", type="work") for number in range(10)])
         seen: list[str] = []
         with cancel_scope(timeout=SOON):

@@ -319,6 +319,10 @@ class Store(ABC):
 
     poll_seconds: float = 0.05
 
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002  # a store's
+        """See `Backend.watch`."""
+        return lambda: None
+
     def has_foreign_changes(self) -> bool:
         """See `Backend.has_foreign_changes`."""
         return True
