@@ -411,7 +411,7 @@ def report(backend: Backend, cast: Cast, console: Console) -> bool:
     return is_sound
 
 
-def show_next_steps(console: Console, kept: Path | None) -> None:
+def show_next_steps(console: Console, store: str, kept: Path | None) -> None:
     console.print()
     console.print(Text("Next", style="italic"))
     lines = {
@@ -420,6 +420,8 @@ def show_next_steps(console: Console, kept: Path | None) -> None:
         "docs/quickstart.md": "use it in a program of yours",
         "docs/concepts/job-life.md": "every status and every way between them",
     }
+    if store == "postgres":
+        del lines["make demo STORE=postgres"]
     if kept is not None:
         look = f'python -c "import penstock; print(penstock.open_backend({f"sqlite:///{kept}"!r}).get_job_stats())"'
         lines = {look: ""} | dict(list(lines.items())[1:])
@@ -493,7 +495,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    show_next_steps(console, options.keep)
+    show_next_steps(console, options.store, options.keep)
     return 0 if is_sound else 1
 
 

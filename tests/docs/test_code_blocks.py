@@ -67,6 +67,7 @@ def test_the_pages_that_teach_have_code():
         "docs/concepts/journal.md",
         "docs/guides/stores.md",
         "docs/guides/testing-a-backend.md",
+        "docs/guides/writing-handlers.md",
         "docs/reference/errors.md",
     }
 

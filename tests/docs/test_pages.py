@@ -89,6 +89,12 @@ def test_every_verb_of_the_contract_has_a_docstring():
     assert len(verbs) > 40
 
 
+def test_g33_handlers_are_shown_to_be_idempotent_and_secrets_kept_out_of_payloads_and_logs():
+    text = page("guides/writing-handlers.md")  # its code is run by test_code_blocks
+    for heading in ("## Idempotent handlers", "## Secrets in payloads", "## Secrets in logs"):
+        assert f"\n{heading}\n" in text
+
+
 def test_no_line_has_trailing_blanks():
     for file in [ROOT / "README.md", *DOCS.rglob("*.md")]:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
