@@ -1124,6 +1124,9 @@ class ModelBackend(Backend):
 
         return end
 
+    def now(self) -> datetime:
+        return self._clock.now()
+
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
