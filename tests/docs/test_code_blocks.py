@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from penstock import Backend
+from penstock import Backend, Queue
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -54,7 +54,7 @@ def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch):
                 exec(compile(code, str(page), "exec", dont_inherit=True), namespace)
     finally:
         for value in namespace.values():
-            if isinstance(value, Backend):
+            if isinstance(value, Backend | Queue):
                 value.close()
 
 
@@ -65,6 +65,7 @@ def test_the_pages_that_teach_have_code():
         "docs/quickstart.md",
         "docs/concepts/job-life.md",
         "docs/concepts/journal.md",
+        "docs/guides/queue.md",
         "docs/guides/stores.md",
         "docs/guides/testing-a-backend.md",
         "docs/guides/writing-handlers.md",
