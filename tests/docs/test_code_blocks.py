@@ -45,6 +45,8 @@ WITH_PYTHON = [page for page in PAGES if any(block.runs for block in blocks_of(p
 def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PENSTOCK_URL", raising=False)
+    # A page shows a conftest.py; in this run the module that it registers may have been imported long ago.
+    monkeypatch.setattr(pytest, "register_assert_rewrite", lambda *names: None)
     namespace: dict[str, Any] = {"__name__": "documentation"}
     try:
         for block in blocks_of(page.read_text("utf-8")):
