@@ -242,7 +242,9 @@ class StoreMachine(RuleBasedStateMachine):
         attempt = self.attempt_of(data, job_id)
         job = self.jobs.get(job_id)
         liked = [each for each in JobStatus if job and allows(Verb.UPDATE_STATUS, job.status, each)]
-        target = data.draw(st.one_of(st.sampled_from(liked or list(JobStatus)), some.statuses), label="target")
+        target = data.draw(
+            st.one_of(st.sampled_from(liked or list(JobStatus)), some.statuses), label="target"
+        )
         message = details["message"] if details["executing"] else ""
         self.both(
             lambda backend: backend.update_job_status(
@@ -410,7 +412,11 @@ def outcome(call: Callable[[Backend], Any], backend: Backend) -> Any:
     try:
         return simple(call(backend))
     except ReportErrors as group:
-        return "refused", sorted((error.job_id, type(error).__name__) for error in group.exceptions), group.freed
+        return (
+            "refused",
+            sorted((error.job_id, type(error).__name__) for error in group.exceptions),
+            group.freed,
+        )
     except PenstockError as error:
         return "refused", type(error).__name__
 
@@ -426,7 +432,9 @@ def simple(result: Any) -> Any:
 
 def loosened(result: Any) -> Any:
     """Return an outcome in which a stale attempt and an illegal move are the same."""
-    return ("refused", "InvalidTransitionError") if result == ("refused", StaleAttemptError.__name__) else result
+    return (
+        ("refused", "InvalidTransitionError") if result == ("refused", StaleAttemptError.__name__) else result
+    )
 
 
 def assert_same(theirs: Any, ours: Any, what: str) -> None:
@@ -449,5 +457,3 @@ def comparable(value: Any, model: Any) -> dict[str, Any]:
         is_set = value.status.is_eligible and value.due_at is not None and value.due_at > value.recorded_at
         fields["due_at"] = value.due_at if is_set else None
     return fields
-
-

@@ -285,7 +285,9 @@ def test_many_consumers_get_each_job_once_and_never_too_many(queue: Queue) -> No
             for batch in stream:
                 if len(stream.held) > capacity:
                     overfull.append(len(stream.held))
-                queue.complete_jobs({job.id: b"" for job in batch}, attempts={job.id: job.attempt for job in batch})
+                queue.complete_jobs(
+                    {job.id: b"" for job in batch}, attempts={job.id: job.attempt for job in batch}
+                )
                 with lock:
                     seen.extend(job.id for job in batch)
                     if len(seen) >= total:
