@@ -307,8 +307,8 @@ class ModelBackend(Backend):
         with self._transaction() as now:
             aliases = self._find_duplicates(jobs, now)
             fresh = [job for position, job in enumerate(jobs) if position not in aliases]
-            if fresh:
-                self._admit(fresh)
+            if jobs:
+                self._admit(len(fresh))
             self._refuse_taken_ids(jobs, aliases)
             renamed = {jobs[position].id: job_id for position, job_id in aliases.items()}
             batch = {job.id: _follow_aliases(job, renamed) for job in fresh}
@@ -316,12 +316,12 @@ class ModelBackend(Backend):
                 self._insert(job, now)
             return [aliases.get(position, job.id) for position, job in enumerate(jobs)]
 
-    def _admit(self, jobs: Sequence[Job]) -> None:
-        if self._is_blocked and any(job.parent_id is None for job in jobs):
+    def _admit(self, count: int) -> None:
+        if self._is_blocked:
             raise QueueBlockedError
         limit = self._options.max_pending
         waiting = sum(row.job.status.is_eligible for row in self._rows.values())
-        if limit is not None and waiting + len(jobs) > limit:
+        if limit is not None and count and waiting + count > limit:
             raise QueueFullError(limit=limit, waiting=waiting)
 
     def _find_duplicates(self, jobs: Sequence[Job], now: datetime) -> dict[int, str]:
