@@ -80,7 +80,7 @@ class TestImports:
         import penstock.testing
 
         with pytest.raises(AttributeError, match="nonsense"):
-            penstock.testing.nonsense
+            getattr(penstock.testing, "nonsense")  # noqa: B009
 
 
 class TestSuite:

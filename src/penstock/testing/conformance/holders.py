@@ -359,6 +359,14 @@ class Owners(Suite):
             assert backend.maintain().lost == 0
         assert backend.get_job("job").status is _S.RUNNING
 
+    def test_a_process_never_judges_itself(self, backend: Backend, clock: ManualClock) -> None:
+        """C28: whoever runs the upkeep is alive, however late its own beat."""
+        put(backend, "job", timeouts=_LEASE)
+        claim(backend, "job", owner=backend.open_owner())
+        clock.advance(timedelta(hours=1))
+        assert backend.maintain().lost == 0
+        assert backend.get_job("job").status is _S.RUNNING
+
     def test_the_jobs_of_a_closed_owner_are_lost(self, backend: Backend) -> None:
         """C63."""
         put(backend, "running", "cancelling", "other")
