@@ -1124,6 +1124,9 @@ class ModelBackend(Backend):
 
         return end
 
+    def now(self) -> datetime:
+        return self._clock.now()
+
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
@@ -1196,5 +1199,6 @@ def _change(entry: JournalEntry, available: bool) -> Change:
         status=entry.status,
         attempt=entry.attempt,
         assignee_id=entry.assignee_id,
+        at=entry.recorded_at,
         available=available,
     )
