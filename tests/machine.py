@@ -96,7 +96,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @property
     def jobs(self) -> dict[str, Job]:
-        return {job.id: job for job in self.model.list_jobs(limit=1000)}
+        return {job_id: row.job for job_id, row in self.model._rows.items()}
 
     def pick(self, data: st.DataObject, wanted: Callable[[Job], bool] = lambda job: True) -> str:
         """Return the id of a job, mostly of one that is wanted, now and then of any or of none."""
@@ -454,8 +454,6 @@ def comparable(value: Any, model: Any) -> dict[str, Any]:
         if model.error_message.startswith("the job "):
             fields.pop("error_message")
             fields.pop("error_category")
-    if "scheduled_at" in fields and value.finalized_at is not None and model.scheduled_at is None:  # TEMP
-        fields.pop("scheduled_at")
     if "due_at" in fields:
         is_set = value.status.is_eligible and value.due_at is not None and value.due_at > value.recorded_at
         fields["due_at"] = value.due_at if is_set else None

@@ -904,11 +904,12 @@ class ModelBackend(Backend):
                 self._raise_dependents(job_id, fields["priority"], now)
 
     def _raise_dependents(self, job_id: str, priority: Priority, now: datetime) -> None:
-        for row in list(self._rows.values()):
+        for other in list(self._rows):
+            row = self._rows[other]
             waits = job_id in row.open_after or (row.waits_for_any and job_id in row.job.after_any)
             if waits and not row.job.status.is_final and row.job.priority > priority:
                 self._write(row, Verb.UPDATE, now, source=row.job.status, priority=priority)
-                self._raise_dependents(row.job.id, priority, now)
+                self._raise_dependents(other, priority, now)
 
     def redrive_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> list[str]:
         tags, job_ids = check.selection(tags, job_ids)
