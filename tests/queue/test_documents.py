@@ -97,6 +97,7 @@ def test_waiting_jobs_can_be_removed_and_running_ones_cannot(documents: Document
 
 def test_a_flow_in_one_document_cannot_deadlock(documents: DocumentQueue) -> None:
     """R7, R8, C48."""
+
     def part(name: str) -> Job:
         return Job(id=name, type="document", key=Key(*HERE))
 

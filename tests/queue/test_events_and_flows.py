@@ -207,7 +207,8 @@ def test_the_same_idempotency_key_gives_back_the_same_job(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [float("nan"), float("inf"), 2**63, {1: 2}, {"a": {1, 2}}, [object()], "a\0b", "\ud800", {"\ud800": 1}]
+    "payload",
+    [float("nan"), float("inf"), 2**63, {1: 2}, {"a": {1, 2}}, [object()], "a\0b", "\ud800", {"\ud800": 1}],
 )
 def test_a_payload_that_is_no_json_is_refused_with_its_place(queue: Queue, payload: object) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
@@ -224,7 +225,12 @@ def test_deep_and_cyclic_payloads_are_refused(queue: Queue) -> None:
 
 
 def test_wrong_requests_are_refused_and_nothing_is_stored(queue: Queue) -> None:
-    for requests in ([{"payload": 1}], [{"type": "mail", "nonsense": 1}], ["mail"], [{"type": "mail", "id": "x"}]):
+    for requests in (
+        [{"payload": 1}],
+        [{"type": "mail", "nonsense": 1}],
+        ["mail"],
+        [{"type": "mail", "id": "x"}],
+    ):
         with pytest.raises(InvalidArgumentError):
             queue.submit_many([{"type": "mail"}, *requests])
     assert queue.get_job_stats().total_jobs == 0

@@ -904,12 +904,18 @@ class ModelBackend(Backend):
                 self._raise_dependents(job_id, fields["priority"], now)
 
     def _raise_dependents(self, job_id: str, priority: Priority, now: datetime) -> None:
-        for other in list(self._rows):
-            row = self._rows[other]
-            waits = job_id in row.open_after or (row.waits_for_any and job_id in row.job.after_any)
-            if waits and not row.job.status.is_final and row.job.priority > priority:
-                self._write(row, Verb.UPDATE, now, source=row.job.status, priority=priority)
-                self._raise_dependents(other, priority, now)
+        """Raise every unfinished job that waits for this one, directly or not; none is lowered."""
+        behind, reached = [job_id], {job_id}
+        while behind:
+            first = behind.pop(0)
+            for row in list(self._rows.values()):
+                waits = first in row.open_after or (row.waits_for_any and first in row.job.after_any)
+                if not waits or row.job.id in reached or row.job.status.is_final:
+                    continue
+                reached.add(row.job.id)
+                behind.append(row.job.id)
+                if row.job.priority > priority:
+                    self._write(row, Verb.UPDATE, now, source=row.job.status, priority=priority)
 
     def redrive_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> list[str]:
         tags, job_ids = check.selection(tags, job_ids)

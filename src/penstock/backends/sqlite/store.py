@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
 import weakref
@@ -22,6 +23,7 @@ from penstock.backends._store import Blobs, Store, Transaction
 from penstock.backends.base import Change
 from penstock.backends.sqlite.connection import fetch, open_connection, prepare_file
 from penstock.backends.sqlite.faults import translate
+from penstock.backends.sqlite.hints import HintReceiver, HintSender
 from penstock.backends.sqlite.migrate import migrate
 from penstock.backends.sqlite.reading import count_by_tag, count_by_tags, select_page
 from penstock.backends.sqlite.transaction import COLUMN_LIST, fetch_blobs
@@ -68,6 +70,8 @@ class SqliteStore(Store):
         self._readers_idle = threading.Condition(self._gate)
         self._writer: Writer | None = None
         self._turns: Turns | None = None
+        self._sender: HintSender | None = None
+        self._receiver: HintReceiver | None = None
         self._forgotten = False
         self._stays_with_parent = False
         self._on_commit: Callable[[Sequence[Change]], None] | None = None
@@ -129,6 +133,26 @@ class SqliteStore(Store):
         return [journal_entry(values) for values in found]
 
     poll_seconds = 0.01
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        if self._is_memory or not hasattr(socket, "AF_UNIX"):
+            return super().watch(callback)
+        try:
+            receiver = HintReceiver(self._path, callback)
+        except OSError:  # no such sockets here: looking every few milliseconds is enough
+            return super().watch(callback)
+        self._receiver = receiver
+
+        def stop() -> None:
+            self._receiver = None
+            receiver.close()
+
+        return stop
+
+    def _nudge(self) -> None:
+        sender, receiver = self._sender, self._receiver
+        if sender is not None:
+            sender.send(but=None if receiver is None else receiver.name)
 
     def has_foreign_changes(self) -> bool:
         return not self._is_memory and self._current_writer().has_foreign_changes()
@@ -229,6 +253,9 @@ class SqliteStore(Store):
             raise
         self._writer = Writer(connection, self._turns, path=self._path, now=self.now, timeout=self._timeout)
         self._writer.on_commit = self._on_commit
+        if not self._is_memory and hasattr(socket, "AF_UNIX"):
+            self._sender = HintSender(self._path)
+            self._writer.nudge = self._nudge
         return self._writer
 
     def _close_connections(self) -> None:
@@ -244,6 +271,9 @@ class SqliteStore(Store):
         if self._turns is not None:
             self._turns.close()
             self._turns = None
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -270,6 +300,9 @@ class SqliteStore(Store):
         self._readers_idle = threading.Condition(self._gate)
         self._active_readers = 0
         self._forgotten = self._stays_with_parent
+        # Listeners and receivers are the parent's: their threads and locks did not come along.
+        self._on_commit = None
+        self._receiver = None
 
 
 def _with_blobs(cursor: apsw.Cursor, found: list[tuple[Any, ...]]) -> list[tuple[Row, Blobs]]:

@@ -94,6 +94,7 @@ class Writer:
         self._closed = False
         self._foreign_version: int | None = None
         self.on_commit: Callable[[Sequence[Change]], None] | None = None
+        self.nudge: Callable[[], None] | None = None
 
     def run(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
         """Run `work` in a transaction, maybe a shared one, and return its result once it is durable."""
@@ -220,6 +221,8 @@ class Writer:
                 self._turns.release()
         self._journaled = journaled
         self._recent = (len(group), self._recent[0])
+        if self.nudge is not None and any(each.journaled for each in transactions):
+            self.nudge()
         if self.on_commit is not None:
             changes = [change for each in transactions for change in each.changes]
             if changes:
