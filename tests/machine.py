@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests import strategies as some
 
 from penstock.backends.base import Backend, ClaimRequest, Failure
 from penstock.errors import PenstockError, ReportErrors, StaleAttemptError
 from penstock.job import Job, JobStatus, JournalEntry
 from penstock.lifecycle import Verb, allows
 from penstock.testing import ManualClock, ModelBackend, check_invariants
-from tests import strategies as some
 
 MAX_JOBS = 14
 
@@ -96,7 +96,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @property
     def jobs(self) -> dict[str, Job]:
-        return {job.id: job for job in self.model.list_jobs(limit=1000)}
+        return {job_id: row.job for job_id, row in self.model._rows.items()}
 
     def pick(self, data: st.DataObject, wanted: Callable[[Job], bool] = lambda job: True) -> str:
         """Return the id of a job, mostly of one that is wanted, now and then of any or of none."""
@@ -394,7 +394,8 @@ class StoreMachine(RuleBasedStateMachine):
         ours = self.model.read_journal(after=start)
         self.rows += theirs
         assert [row.seq for row in theirs] == list(range(start + 1, start + 1 + len(theirs)))
-        assert len(theirs) == len(ours)
+        told = [[(row.job_id, str(row.verb), row.n) for row in rows] for rows in (theirs, ours)]
+        assert sorted(told[0]) == sorted(told[1]), f"(store, model) wrote {told}"
         for job_id in {row.job_id for row in (*theirs, *ours)}:
             pairs = zip(
                 [row for row in theirs if row.job_id == job_id],
@@ -457,3 +458,9 @@ def comparable(value: Any, model: Any) -> dict[str, Any]:
         is_set = value.status.is_eligible and value.due_at is not None and value.due_at > value.recorded_at
         fields["due_at"] = value.due_at if is_set else None
     return fields
+
+
+def machine_on(new_store: Callable[[str], Any], kind: str) -> StoreMachine:
+    """Return a machine on a new, empty store of this kind."""
+    stores = new_store(kind)
+    return StoreMachine(stores, can_reopen=stores.shares_store)
