@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.sqlite.support import Child, GateClock, open_store
 
 

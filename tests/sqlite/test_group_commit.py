@@ -1,14 +1,10 @@
 """Calls from many threads share a commit, and none of them pays for another's fault."""
 
-import os
 import threading
 import time
+from pathlib import Path
 
 import pytest
-
-from penstock import cancel_scope
-from penstock.errors import BackendError, JobExistsError, OperationCancelledError, QueueClosedError
-from penstock.job import Job
 from tests.sqlite.support import (
     DEADLINE,
     Thread,
@@ -22,6 +18,10 @@ from tests.sqlite.support import (
     waiting_in,
     writer_of,
 )
+
+from penstock import cancel_scope
+from penstock.errors import BackendError, JobExistsError, OperationCancelledError, QueueClosedError
+from penstock.job import Job
 
 
 @pytest.fixture
@@ -446,10 +446,10 @@ def test_starting_and_stopping_leaks_no_threads_and_no_descriptors(path):
             assert not [t for t in threads if isinstance(t.outcome(), BaseException)]
 
     round_(-1)
-    before = len(os.listdir("/proc/self/fd")), threading.active_count()
+    before = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
     for number in range(100):
         round_(number)
-    assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    assert (len(list(Path("/proc/self/fd").iterdir())), threading.active_count()) == before
 
 
 def test_calls_queued_behind_a_blocked_leader_all_learn_in_time(opened, path):

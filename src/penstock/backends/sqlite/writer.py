@@ -237,7 +237,7 @@ class Writer:
             self._fail(group, translate(error, self._path))
             self._fail_overdue(error)
         except apsw.Error as error:
-            self._fail(group, translate(error, self._path))
+            self._fail(group, _forked_inside() if self._is_disowned else translate(error, self._path))
         except BaseException as error:
             if self._is_committed:
                 first.error = error  # an interruption hits its own thread alone; the others were served
@@ -305,10 +305,7 @@ class Writer:
     def _end(self) -> None:
         """Undo what was not committed, and let the next process write."""
         if self._is_disowned:
-            raise BackendError(
-                "this process was forked inside a transaction of the store, which stays with its parent; "
-                "open a store of its own in the child"
-            )
+            return
         try:
             if self._connection.in_transaction:
                 self._cursor.execute("ROLLBACK")
@@ -425,6 +422,13 @@ def _nothing(_: Transaction) -> None:
 
 def _deny(*_: object) -> int:
     return apsw.SQLITE_DENY
+
+
+def _forked_inside() -> BackendError:
+    return BackendError(
+        "this process was forked inside a transaction of the store, which stays with its parent; "
+        "open a store of its own in the child"
+    )
 
 
 def _inside(what: str) -> BackendError:
