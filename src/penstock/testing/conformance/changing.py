@@ -149,11 +149,20 @@ class Updating(Suite):
         assert [int(job.priority) for job in all_jobs(backend)] == [1, 0, 1]
 
     @pytest.mark.parametrize("field", ["after", "after_any"])
-    def test_a_raise_leaves_ended_jobs_alone(self, backend: Backend, field: str) -> None:
+    @pytest.mark.parametrize("end", ["cancelled", "unscheduled", "expired"])
+    def test_a_raise_leaves_ended_jobs_alone(
+        self, backend: Backend, clock: ManualClock, end: str, field: str
+    ) -> None:
         """C34, G12."""
         put(backend, "first")
-        put(backend, "second", **{field: ["first"]})
-        backend.cancel_jobs(job_ids=["second"])
+        put(backend, "second", timeouts=time_limits(lifetime=5), **{field: ["first"]})
+        if end == "cancelled":
+            backend.cancel_jobs(job_ids=["second"])
+        elif end == "unscheduled":
+            backend.update_job_status("second", _S.UNSCHEDULED)
+        else:
+            clock.advance(5)
+            backend.maintain()
         before = backend.get_job("second")
         backend.update_job("first", priority=Priority.CRITICAL)
         assert backend.get_job("second") == before
