@@ -170,7 +170,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         set_field = msgspec.structs.force_setattr
         if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_ATTEMPTS_LIMIT:
             raise _bad("max_attempts", f"a whole number from 1 to {MAX_ATTEMPTS_LIMIT}", self.max_attempts)
-        if not isinstance(self.backoff, str) or (self.backoff not in _BUILT_IN and self.backoff not in _backoffs):
+        if not isinstance(self.backoff, str) or (
+            self.backoff not in _BUILT_IN and self.backoff not in _backoffs
+        ):
             known = ", ".join((*_BUILT_IN, *sorted(_backoffs)))
             raise _bad("backoff", f"one of {known} (see register_backoff)", self.backoff)
         set_field(self, "initial_delay", duration(self.initial_delay, "initial_delay"))

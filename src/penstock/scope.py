@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
+from typing import Self
 
 from penstock.errors import InvalidArgumentError, OperationCancelledError, shown
 
@@ -38,7 +39,7 @@ class CancelScope:
         self._parent: CancelScope | None = None
         self._token: contextvars.Token[CancelScope | None] | None = None
 
-    def __enter__(self) -> CancelScope:
+    def __enter__(self) -> Self:
         if self._token is not None:
             raise RuntimeError("a cancel scope can be entered only once at a time")
         self._parent = _current.get()
@@ -151,7 +152,12 @@ def _seconds(timeout: float | timedelta | None) -> float | None:
         return None
     if isinstance(timeout, timedelta):
         return timeout.total_seconds()
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout) or timeout < 0:
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, int | float)
+        or math.isnan(timeout)
+        or timeout < 0
+    ):
         raise InvalidArgumentError(
             f"timeout must be a number of seconds of at least 0, a timedelta or None, got {shown(timeout)}",
             field="timeout",

@@ -107,9 +107,7 @@ def release(row: Row, message: str, now: int) -> None:
 
 
 def acknowledge(row: Row, was_executing: bool, now: int) -> None:
-    row.move(
-        Verb.ACKNOWLEDGE, JobStatus.STOPPED if was_executing else JobStatus.UNKNOWN_STOPPED, now
-    )
+    row.move(Verb.ACKNOWLEDGE, JobStatus.STOPPED if was_executing else JobStatus.UNKNOWN_STOPPED, now)
 
 
 def cancel(row: Row, now: int) -> None:
@@ -169,7 +167,7 @@ def update_status(row: Row, target: JobStatus, message: str, now: int) -> None:
         _place(row, now)
 
 
-def copy_of(row: Row, payload: bytes, now: int) -> Job:
+def copy_of(row: Row, payload: bytes) -> Job:
     """Return the job that repeats a dead one."""
     return Job(
         id=str(uuid.uuid4()),

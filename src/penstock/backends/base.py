@@ -341,8 +341,8 @@ class Backend(ABC):
         *,
         priority: Priority | int | UnsetType = UNSET,
         tags: Sequence[str] | UnsetType = UNSET,
-        correlation_id: str | None | UnsetType = UNSET,
-        callback_url: str | None | UnsetType = UNSET,
+        correlation_id: str | UnsetType | None = UNSET,
+        callback_url: str | UnsetType | None = UNSET,
     ) -> None:
         """Change what may change while a job is not final. A priority also raises the jobs waiting for it.
 

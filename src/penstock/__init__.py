@@ -1,0 +1,62 @@
+"""Penstock: a durable job queue on SQLite or PostgreSQL, with a journal of every change."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from penstock.backends.base import Backend
+from penstock.connection import open_backend
+from penstock.errors import (
+    BackendError,
+    DependencyError,
+    InvalidArgumentError,
+    InvalidTransitionError,
+    JobExistsError,
+    JobFailedError,
+    JobNotFoundError,
+    OperationCancelledError,
+    PayloadTooLargeError,
+    PenstockError,
+    QueueBlockedError,
+    QueueClosedError,
+    QueueFullError,
+    StaleAttemptError,
+)
+from penstock.job import Job, JobState, JobStats, JobStatus, Key, Priority
+from penstock.policy import FailureCategory, PermanentError, RetryPolicy, TemporaryError, Timeouts
+from penstock.scope import CancelScope, cancel_scope
+
+try:
+    __version__ = version("penstock")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "Backend",
+    "BackendError",
+    "CancelScope",
+    "DependencyError",
+    "FailureCategory",
+    "InvalidArgumentError",
+    "InvalidTransitionError",
+    "Job",
+    "JobExistsError",
+    "JobFailedError",
+    "JobNotFoundError",
+    "JobState",
+    "JobStats",
+    "JobStatus",
+    "Key",
+    "OperationCancelledError",
+    "PayloadTooLargeError",
+    "PenstockError",
+    "PermanentError",
+    "Priority",
+    "QueueBlockedError",
+    "QueueClosedError",
+    "QueueFullError",
+    "RetryPolicy",
+    "StaleAttemptError",
+    "TemporaryError",
+    "Timeouts",
+    "cancel_scope",
+    "open_backend",
+]

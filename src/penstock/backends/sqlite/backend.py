@@ -1,0 +1,64 @@
+"""Opening the embedded store by url."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from penstock.backends._engine import EngineBackend
+from penstock.backends._options import StoreOptions, read_options
+from penstock.backends.sqlite.store import SqliteStore
+from penstock.clock import Clock
+from penstock.errors import InvalidArgumentError, shown
+
+__all__ = ["SqliteBackend", "open_sqlite"]
+
+_OWN_OPTIONS: Final = {"durability": "full", "timeout": 10.0}
+
+
+class SqliteBackend(EngineBackend):
+    """The contract on a SQLite file, or in memory."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        clock: Clock | None = None,
+        options: StoreOptions | None = None,
+        durability: str = "full",
+        timeout: float = 10.0,
+    ) -> None:
+        self.path = path
+        self.durability = durability
+        store = SqliteStore(path, clock=clock, durability=durability, timeout=timeout)
+        super().__init__(store, options or StoreOptions(), has_own_clock=clock is not None)
+
+    def __repr__(self) -> str:
+        return f"<SqliteBackend {self.path} durability={self.durability}>"
+
+
+def open_sqlite(path: str, *, clock: Clock | None, options: Mapping[str, Any]) -> SqliteBackend:
+    """Open the store at a path (":memory:" for one of its own), creating and migrating it as needed.
+
+    Own options:
+        durability: "full" (an acknowledged change survives a power cut) or "normal" (the last instants may be lost
+            when the machine, not the process, fails).
+        timeout: seconds to wait for other processes before BackendError.
+    """
+    common, own = read_options(options, _OWN_OPTIONS)
+    if own["durability"] not in ("full", "normal"):
+        raise InvalidArgumentError(
+            f"durability must be 'full' or 'normal', got {shown(own['durability'])}",
+            field="durability",
+            value=own["durability"],
+        )
+    timeout = own["timeout"]
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 3600:
+        raise InvalidArgumentError(
+            f"timeout must be a number of seconds up to 3600, got {shown(timeout)}",
+            field="timeout",
+            value=timeout,
+        )
+    return SqliteBackend(
+        path, clock=clock, options=common, durability=own["durability"], timeout=float(timeout)
+    )

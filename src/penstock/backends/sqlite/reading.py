@@ -1,0 +1,83 @@
+"""Queries for readers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import apsw
+
+from penstock.backends._rows import COLUMNS
+from penstock.backends.sqlite.claiming import rarest_tag
+from penstock.backends.sqlite.connection import fetch
+from penstock.errors import JobNotFoundError
+
+__all__ = ["count_by_tag", "count_by_tags", "select_page"]
+
+_COLUMNS: Final = ", ".join(f"job.{name}" for name in COLUMNS)
+Counts = list[tuple[str, int, int]]
+
+
+def select_page(
+    cursor: apsw.Cursor,
+    status: str | None,
+    type: str | None,
+    tags: Sequence[str],
+    after: str | None,
+    limit: int,
+) -> list[tuple[Any, ...]]:
+    """Return rows in insertion order, driven by the rarest tag if there are tags."""
+    start = 0
+    if after is not None:
+        found = fetch(cursor, "SELECT seq FROM job WHERE id = ?", (after,))
+        if not found:
+            raise JobNotFoundError(after)
+        start = found[0][0]
+    parameters: dict[str, Any] = {"start": start, "status": status, "type": type, "limit": limit}
+    source, order, tagged = "job", "job.seq", ""
+    if tags:
+        source, order = "job_tag CROSS JOIN job ON job.seq = job_tag.seq", "job_tag.seq"
+        rarest = parameters["rarest"] = rarest_tag(cursor, tags, "job_tag")
+        tagged = " AND job_tag.tag = :rarest AND job_tag.seq > :start"
+        for number, tag in enumerate(tag for tag in tags if tag != rarest):
+            tagged += (
+                f" AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = :tag{number} AND t.seq = job.seq)"
+            )
+            parameters[f"tag{number}"] = tag
+    return fetch(
+        cursor,
+        f"SELECT {_COLUMNS} FROM {source} WHERE job.seq > :start{tagged}"
+        " AND (:status IS NULL OR job.status = :status) AND (:type IS NULL OR job.type = :type)"
+        f" ORDER BY {order} LIMIT :limit",
+        parameters,
+    )
+
+
+def count_by_tag(cursor: apsw.Cursor, tag: str) -> tuple[Counts, int]:
+    """Return (status, jobs, retries) of one tag ('' is all jobs), and how many journal rows are not folded yet."""
+    folded, last = fetch(
+        cursor, "SELECT (SELECT value FROM setting WHERE name = 'folded'), coalesce(max(seq), 0) FROM journal"
+    )[0]
+    tagged = "" if not tag else " AND EXISTS (SELECT 1 FROM json_each(tags) WHERE value = :tag)"
+    counts = fetch(
+        cursor,
+        "SELECT status, sum(jobs), sum(retries) FROM ("
+        " SELECT status, jobs, retries FROM stat WHERE tag = :tag"
+        f" UNION ALL SELECT status, jobs, retries FROM stat_delta WHERE seq > :folded{tagged})"
+        " GROUP BY status",
+        {"tag": tag, "folded": folded},
+    )
+    return counts, last - folded
+
+
+def count_by_tags(cursor: apsw.Cursor, tags: Sequence[str]) -> Counts:
+    """Return (status, jobs, retries) of the jobs that have several tags, counted one by one from the rarest."""
+    rarest = rarest_tag(cursor, tags, "job_tag")
+    others = [tag for tag in tags if tag != rarest]
+    also = " AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = ? AND t.seq = job_tag.seq)" * len(others)
+    return fetch(
+        cursor,
+        "SELECT status, count(*), sum(retry_count) FROM job"
+        f" WHERE seq IN (SELECT seq FROM job_tag WHERE tag = ?{also}) GROUP BY status",
+        (rarest, *others),
+    )

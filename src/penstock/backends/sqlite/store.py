@@ -1,0 +1,299 @@
+"""The store on one SQLite file: a writer with group commit, readers beside it, safe across threads and forks.
+
+Fork: SQLite's locks belong to the process that took them, and its bookkeeping would tell a child that it holds what only
+its parent holds. So connections are closed before a fork and opened again, by need, on both sides of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import apsw
+import msgspec
+
+from penstock.backends._rows import JOURNAL_COLUMNS, Row, journal_entry
+from penstock.backends._store import Blobs, Store, Transaction
+from penstock.backends.base import Change
+from penstock.backends.sqlite.connection import fetch, open_connection, prepare_file
+from penstock.backends.sqlite.faults import translate
+from penstock.backends.sqlite.migrate import migrate
+from penstock.backends.sqlite.reading import count_by_tag, count_by_tags, select_page
+from penstock.backends.sqlite.transaction import COLUMN_LIST, fetch_blobs
+from penstock.backends.sqlite.turns import Turns
+from penstock.backends.sqlite.writer import Writer, WriterRetiredError
+from penstock.clock import Clock, to_micros
+from penstock.errors import BackendError, QueueClosedError
+from penstock.job import JobStats, JournalEntry
+
+__all__ = ["SqliteStore"]
+
+T = TypeVar("T")
+
+_IDLE_READERS: Final = 4
+_LONG_TAIL: Final = 10_000
+_JOURNAL: Final = f"SELECT {', '.join(JOURNAL_COLUMNS)} FROM journal WHERE seq > ? ORDER BY seq LIMIT ?"
+_COUNTED: Final = {
+    "initial_pending": "pending_jobs",
+    "running": "running_jobs",
+    "completed": "completed_jobs",
+    "failed_retry": "failed_jobs",
+    "unknown_retry": "failed_jobs",
+    "stopped": "stopped_jobs",
+    "unscheduled": "stopped_jobs",
+    "unknown_stopped": "stopped_jobs",
+    "failed": "stopped_jobs",
+    "dead_letter": "stopped_jobs",
+}
+
+
+class SqliteStore(Store):
+    """Jobs in a file, or in memory for as long as the object lives."""
+
+    def __init__(self, path: str, *, clock: Clock | None, durability: str, timeout: float) -> None:
+        self._path = path
+        self._is_memory = path == ":memory:"
+        self._clock = clock
+        self._durability = durability
+        self._timeout = timeout
+        self._closed = False
+        self._gate = threading.RLock()
+        self._readers: list[apsw.Connection] = []
+        self._active_readers = 0
+        self._readers_idle = threading.Condition(self._gate)
+        self._writer: Writer | None = None
+        self._turns: Turns | None = None
+        self._forgotten = False
+        self._stays_with_parent = False
+        self._on_commit: Callable[[Sequence[Change]], None] | None = None
+        with self._translated():
+            if not self._is_memory:
+                prepare_file(path)
+            self._open_writer()
+        _stores.add(self)
+
+    # -- contract -----------------------------------------------------------------------------------------------
+
+    def now(self) -> int:
+        return time.time_ns() // 1000 if self._clock is None else to_micros(self._clock.now())
+
+    def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
+        while True:
+            with contextlib.suppress(
+                WriterRetiredError
+            ):  # a fork came between; the next writer is opened by need
+                return self._current_writer().run(work, alone=alone)
+
+    @property
+    def on_commit(self) -> Callable[[Sequence[Change]], None] | None:
+        return self._on_commit
+
+    @on_commit.setter
+    def on_commit(self, listener: Callable[[Sequence[Change]], None] | None) -> None:
+        self._on_commit = listener
+        self._current_writer().on_commit = listener
+
+    def fetch_jobs(self, ids: Sequence[str]) -> tuple[list[tuple[Row, Blobs]], int]:
+        if len(ids) == 1:
+            query, parameter = f"SELECT {COLUMN_LIST} FROM job WHERE id = ?", ids[0]
+        else:
+            query = f"SELECT {COLUMN_LIST} FROM job WHERE id IN (SELECT value FROM json_each(?))"
+            parameter = msgspec.json.encode(ids).decode()
+        found = self._read(lambda cursor: _with_blobs(cursor, fetch(cursor, query, (parameter,))))
+        return found, self.now()
+
+    def list_jobs(
+        self, *, status: str | None, type: str | None, tags: Sequence[str], after: str | None, limit: int
+    ) -> tuple[list[tuple[Row, Blobs]], int]:
+        found = self._read(
+            lambda cursor: _with_blobs(cursor, select_page(cursor, status, type, tags, after, limit))
+        )
+        return found, self.now()
+
+    def stats(self, tags: Sequence[str]) -> JobStats:
+        if len(tags) > 1:
+            return _stats(tags, self._read(lambda cursor: count_by_tags(cursor, tags)))
+        counts, tail = self._read(lambda cursor: count_by_tag(cursor, tags[0] if tags else ""))
+        if tail > _LONG_TAIL:
+            # Whoever comes first after a long silence folds for all.
+            self.write(lambda tx: tx.tidy())
+        return _stats(tags, counts)
+
+    def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
+        found = self._read(lambda cursor: fetch(cursor, _JOURNAL, (min(after, 2**62), limit)))
+        return [journal_entry(values) for values in found]
+
+    def is_blocked(self) -> bool:
+        query = "SELECT value FROM setting WHERE name = 'blocked'"
+        return bool(self._read(lambda cursor: fetch(cursor, query))[0][0])
+
+    def close(self) -> None:
+        with self._gate:
+            if self._closed:
+                return
+            self._closed = True
+        _stores.discard(self)
+        with self._translated():
+            self._close_connections()
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def _read(self, work: Callable[[apsw.Cursor], T]) -> T:
+        """Run `work` inside one read transaction, so that all it reads is of one moment."""
+        if self._is_memory:
+            # The writer's connection is the only one there is.
+            return self.write(lambda tx: work(tx.cursor))  # type: ignore[attr-defined]  # a SqliteTransaction
+        connection = self._borrow()
+        try:
+            with self._translated(), connection:
+                result = work(connection.cursor())
+        finally:
+            self._give_back(connection)
+        return result
+
+    def _borrow(self) -> apsw.Connection:
+        self._check_usable()
+        with self._gate:
+            self._active_readers += 1
+            if self._readers:
+                return self._readers.pop()
+        try:
+            with self._translated():
+                return open_connection(self._path, durability=self._durability, timeout=self._timeout)
+        except BaseException:
+            self._return_slot()
+            raise
+
+    def _give_back(self, connection: apsw.Connection) -> None:
+        with self._gate:
+            keep = not self._closed and len(self._readers) < _IDLE_READERS
+            if keep:
+                self._readers.append(connection)
+        if not keep:
+            connection.close()
+        self._return_slot()
+
+    def _return_slot(self) -> None:
+        with self._gate:
+            self._active_readers -= 1
+            self._readers_idle.notify_all()
+
+    # -- connections --------------------------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise QueueClosedError
+        if self._forgotten:
+            raise BackendError("this store belongs to the process that opened it; open one in the child")
+
+    def _current_writer(self) -> Writer:
+        self._check_usable()
+        writer = self._writer
+        if writer is not None:
+            return writer
+        with self._gate, self._translated():
+            self._check_usable()
+            return self._writer or self._open_writer()
+
+    def _open_writer(self) -> Writer:
+        connection = open_connection(self._path, durability=self._durability, timeout=self._timeout)
+        try:
+            migrate(connection, self._path)
+            self._turns = None if self._is_memory else Turns.open(self._path)
+        except BaseException:
+            connection.close(force=True)
+            raise
+        self._writer = Writer(connection, self._turns, path=self._path, now=self.now, timeout=self._timeout)
+        self._writer.on_commit = self._on_commit
+        return self._writer
+
+    def _close_connections(self) -> None:
+        writer, self._writer = self._writer, None
+        with self._gate:
+            while self._active_readers:
+                self._readers_idle.wait()
+            readers, self._readers = self._readers, []
+        for reader in readers:
+            reader.close()
+        if writer is not None:
+            writer.close()
+        if self._turns is not None:
+            self._turns.close()
+            self._turns = None
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except apsw.Error as error:
+            raise translate(error, self._path) from error
+
+    # -- fork ---------------------------------------------------------------------------------------------------
+
+    def before_fork(self) -> None:
+        self._gate.acquire()
+        writer = self._writer
+        self._stays_with_parent = self._is_memory or (writer is not None and writer.is_led_here())
+        if not self._stays_with_parent and not self._closed:
+            with contextlib.suppress(apsw.Error):
+                self._close_connections()
+
+    def after_fork_in_parent(self) -> None:
+        self._gate.release()
+
+    def after_fork_in_child(self) -> None:
+        self._gate = threading.RLock()
+        self._readers_idle = threading.Condition(self._gate)
+        self._active_readers = 0
+        self._forgotten = self._stays_with_parent
+
+
+def _with_blobs(cursor: apsw.Cursor, found: list[tuple[Any, ...]]) -> list[tuple[Row, Blobs]]:
+    rows = [Row(*values) for values in found]
+    blobs = fetch_blobs(cursor, [row.seq for row in rows]) if rows else {}
+    return [(row, blobs.get(row.seq, Blobs())) for row in rows]
+
+
+def _stats(tags: Sequence[str], counts: Sequence[tuple[str, int, int]]) -> JobStats:
+    fields: dict[str, int] = {}
+    for status, jobs, retries in counts:
+        fields["total_jobs"] = fields.get("total_jobs", 0) + jobs
+        fields["total_retries"] = fields.get("total_retries", 0) + retries
+        name = _COUNTED.get(status)
+        if name is not None:
+            fields[name] = fields.get(name, 0) + jobs
+    return JobStats(tags=tuple(tags), **fields)
+
+
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_forking: list[SqliteStore] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = list(_stores)
+    for store in _forking:
+        store.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    for store in _forking:
+        store.after_fork_in_parent()
+    _forking.clear()
+
+
+def _after_fork_in_child() -> None:
+    Turns.forget_all()
+    for store in _forking:
+        store.after_fork_in_child()
+    _forking.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )

@@ -1,0 +1,545 @@
+"""The engine's primitives on SQLite.
+
+There is one writer at a time, so nothing needs locking. Journal and tags follow the job's row by trigger (see the
+first migration).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from penstock.backends._decisions import start
+from penstock.backends._rows import (
+    COLUMNS,
+    NO_STRINGS,
+    Gate,
+    Row,
+    encode_policy,
+    encode_strings,
+    encode_timeouts,
+)
+from penstock.backends._store import Blobs, Claim, DuplicateIdError, Edge, Owner, Transaction, tell
+from penstock.backends.base import Change
+from penstock.backends.sqlite.claiming import TAKE, rarest_tag, selection
+from penstock.backends.sqlite.connection import fetch
+from penstock.job import Job, JobStatus
+from penstock.lifecycle import Verb
+
+__all__ = ["COLUMN_LIST", "SqliteTransaction", "fold_counters"]
+
+COLUMN_LIST: Final = ", ".join(COLUMNS)
+# OR FAIL: a failed statement is not undone by itself, because whoever meets its error rolls back the whole call. That
+# spares SQLite a journal for each statement, which costs more than the statement.
+_SELECT: Final = f"SELECT {COLUMN_LIST} FROM job"
+_INSERT: Final = f"INSERT OR FAIL INTO job ({COLUMN_LIST}) VALUES ({', '.join('?' * len(COLUMNS))})"
+_LAST_SEQ: Final = "max(ifnull((SELECT max(seq) FROM job), 0), ifnull((SELECT max(job_seq) FROM journal), 0))"
+_INSERT_PAYLOAD: Final = "INSERT INTO payload (seq, data) VALUES (?, ?)"
+# A plain job differs from others in these values alone; constants cost less than parameters.
+_PLAIN_VALUES: Final = {
+    "seq": "?1", "id": "?2", "type": "?3", "tags": "?4", "priority": "?5", "order_at": "?6", "created_at": "?6",
+    "ready_at": "?6", "updated_at": "?6", "max_attempts": "?7", "retry": "?8", "execution": "?9",
+    "visibility": "?10", "lifetime": "?11", "expires_at": "?6 + ?11", "status": "'initial_pending'",
+    "closed": "0", "gate": "0", "unmet": "0", "fan": "0", "depth": "1", "n": "1", "attempt": "0", "held": "0",
+    "retry_count": "0", "failures": "0", "progress": "0", "error_message": "''", "after": "'[]'",
+    "after_any": "'[]'", "verb": "'enqueue'",
+}  # fmt: skip
+_INSERT_PLAIN: Final = (
+    f"INSERT OR FAIL INTO job ({', '.join(_PLAIN_VALUES)}) VALUES ({', '.join(_PLAIN_VALUES.values())})"
+)
+_SAVED: Final = (
+    "tags",
+    "priority",
+    "order_at",
+    "status",
+    "closed",
+    "gate",
+    "unmet",
+    "n",
+    "attempt",
+    "retry_count",
+    "failures",
+    "assignee_id",
+    "assigned_at",
+    "owner",
+    "lease_until",
+    "deadline_at",
+    "due_at",
+    "ready_at",
+    "started_at",
+    "attempt_started_at",
+    "last_retry_at",
+    "finalized_at",
+    "updated_at",
+    "progress",
+    "error_message",
+    "error_category",
+    "error_code",
+    "correlation_id",
+    "callback_url",
+    "verb",
+    "from_status",
+)
+_SAVE: Final = f"UPDATE OR FAIL job SET {', '.join(f'{name} = ?' for name in _SAVED)} WHERE seq = ?"
+_saved_values = attrgetter(*_SAVED, "seq")
+_COMPLETE_SIMPLE: Final = """UPDATE OR FAIL job SET
+    from_status = status, status = 'completed', closed = 1, verb = 'complete', n = n + 1, finalized_at = ?2,
+    updated_at = ?2, started_at = coalesce(started_at, ?2), owner = NULL, lease_until = NULL, deadline_at = NULL
+FROM json_each(?1) AS fence
+WHERE job.id = fence.key AND job.key IS NULL AND job.fan = 0 AND job.status IN ('running', 'cancelling')
+    AND (fence.value IS NULL OR job.attempt = fence.value)
+RETURNING id, seq, assignee_id"""
+_PLACE: Final = "UPDATE job SET gate = ?, ready_at = ?, unmet = ? WHERE seq = ?"
+_placed_values = attrgetter("gate", "ready_at", "unmet", "seq")
+_PROMOTE: Final = (
+    "UPDATE job SET gate = 0 WHERE seq IN (SELECT seq FROM ("
+    + " UNION ALL ".join(
+        "SELECT * FROM (SELECT seq, priority, due_at FROM job INDEXED BY job_delayed"
+        f" WHERE gate = 1 AND priority = {level} AND due_at <= ?1 ORDER BY due_at, seq LIMIT ?2)"
+        for level in range(5)
+    )
+    + f") ORDER BY priority, due_at, seq LIMIT ?2) RETURNING {COLUMN_LIST}"
+)
+_ANY_DUE: Final = "SELECT " + " OR ".join(
+    "EXISTS (SELECT 1 FROM job INDEXED BY job_delayed"
+    f" WHERE gate = 1 AND priority = {level} AND due_at <= ?1)"
+    for level in range(5)
+)
+_FOLD: Final = """INSERT INTO stat (tag, status, jobs, retries)
+SELECT {tag}, status, sum(jobs), sum(retries)
+FROM {source}
+WHERE stat_delta.seq > ?1 AND stat_delta.seq <= ?2
+GROUP BY 1, 2
+ON CONFLICT (tag, status) DO UPDATE SET jobs = jobs + excluded.jobs, retries = retries + excluded.retries"""
+_IN_FLIGHT: Final = "status IN ('running', 'cancelling')"
+_encode = msgspec.json.Encoder().encode
+
+
+class SqliteTransaction(Transaction):
+    """What one piece of work may do, on the writer's connection."""
+
+    def __init__(self, cursor: apsw.Cursor, now: int, *, wants_changes: bool) -> None:
+        self.cursor = cursor
+        self.now = now
+        self.wants_changes = wants_changes
+        self.changes: list[Change] = []
+        self.journaled = 0
+        self._blobs: dict[int, Blobs] = {}  # read along with a claim
+        self._last_seq: int | None = None
+
+    # -- finding rows -------------------------------------------------------------------------------------------
+
+    def rows(self, ids: Collection[str]) -> dict[str, Row]:
+        found = self._many(
+            f"{_SELECT} WHERE id = ?", f"{_SELECT} WHERE id IN (SELECT value FROM json_each(?))", ids
+        )
+        return {row.id: row for row in found}
+
+    def rows_by_seq(self, seqs: Collection[int]) -> dict[int, Row]:
+        found = self._many(
+            f"{_SELECT} WHERE seq = ?", f"{_SELECT} WHERE seq IN (SELECT value FROM json_each(?))", seqs
+        )
+        return {row.seq: row for row in found}
+
+    def rows_tagged(self, tags: Sequence[str]) -> list[Row]:
+        first, rest = self._rarest(tags, "job_tag")
+        also = (
+            " AND EXISTS (SELECT 1 FROM job_tag AS other WHERE other.tag = ? AND other.seq = job_tag.seq)"
+            * len(rest)
+        )
+        return self._fetch(
+            f"{_SELECT} WHERE seq IN (SELECT seq FROM job_tag WHERE tag = ?{also}) ORDER BY seq",
+            (first, *rest),
+        )
+
+    def rows_in_flight(self, assignee_id: str | None) -> list[Row]:
+        if assignee_id is None:
+            return self._fetch(f"{_SELECT} INDEXED BY job_assignee WHERE {_IN_FLIGHT} ORDER BY seq")
+        return self._fetch(
+            f"{_SELECT} INDEXED BY job_assignee WHERE {_IN_FLIGHT} AND assignee_id = ? ORDER BY seq",
+            (assignee_id,),
+        )
+
+    def rows_expired(self, limit: int) -> list[Row]:
+        return self._fetch(
+            f"{_SELECT} INDEXED BY job_lifetime WHERE expires_at IS NOT NULL AND closed = 0 AND expires_at <= ?"
+            " ORDER BY expires_at, seq LIMIT ?",
+            (self.now, limit),
+        )
+
+    def rows_lost(
+        self, liveness: int, gone: Collection[str], spared: Collection[str], limit: int
+    ) -> list[Row]:
+        unleased = self._fetch(
+            f"{_SELECT} INDEXED BY job_lease WHERE lease_until IS NOT NULL AND lease_until <= ?"
+            " ORDER BY lease_until, seq LIMIT ?",
+            (self.now, limit),
+        )
+        orphaned = self._fetch(
+            f"""{_SELECT} INDEXED BY job_owner WHERE owner IS NOT NULL AND (
+                owner IN (SELECT value FROM json_each(?1))
+                OR NOT EXISTS (SELECT 1 FROM owner AS o WHERE o.id = job.owner)
+                OR (owner NOT IN (SELECT value FROM json_each(?2)) AND EXISTS (
+                    SELECT 1 FROM owner AS o
+                    WHERE o.id = job.owner AND o.beat_at + min(?3, coalesce(job.visibility, ?3)) <= ?4)))
+                ORDER BY seq LIMIT ?5""",
+            (_json(gone), _json(spared), liveness, self.now, limit - len(unleased)),
+        )
+        return unleased + orphaned
+
+    def rows_overdue(self, grace: int, limit: int) -> list[Row]:
+        return self._fetch(
+            f"{_SELECT} INDEXED BY job_deadline WHERE deadline_at IS NOT NULL AND deadline_at <= ?"
+            " AND status = 'running' ORDER BY deadline_at, seq LIMIT ?",
+            (self.now - grace, limit),
+        )
+
+    def rows_ended(self, statuses: Collection[JobStatus], before: int, limit: int) -> list[Row]:
+        return self._fetch(
+            f"{_SELECT} INDEXED BY job_ended WHERE closed = 1 AND status IN (SELECT value FROM json_each(?))"
+            " AND finalized_at <= ? LIMIT ?",
+            (_json(statuses), before, limit),
+        )
+
+    def blobs(self, seqs: Collection[int]) -> dict[int, Blobs]:
+        if all(seq in self._blobs for seq in seqs):
+            return self._blobs
+        return fetch_blobs(self.cursor, seqs)
+
+    # -- writing rows -------------------------------------------------------------------------------------------
+
+    def insert(self, rows: Sequence[Row], blobs: Sequence[Blobs]) -> None:
+        execute_many = self.cursor.executemany
+        try:
+            execute_many(_INSERT, map(msgspec.structs.astuple, rows))
+        except apsw.ConstraintError:
+            raise self._duplicates([row.id for row in rows], rows[0].seq) from None
+        self.journaled += len(rows)
+        payloads = [(row.seq, each.payload) for row, each in zip(rows, blobs, strict=True) if each.payload]
+        if payloads:
+            execute_many(_INSERT_PAYLOAD, payloads)
+        for row, each in zip(rows, blobs, strict=True):
+            if each.result is not None:
+                self.store_results([(row.seq, each.result)])
+            if each.checkpoint is not None:
+                self.store_checkpoint(row.seq, each.checkpoint)
+
+    def insert_plain(self, jobs: Sequence[Job]) -> None:
+        if self.wants_changes:
+            super().insert_plain(jobs)
+            return
+        now = self.now
+        first = self.reserve(len(jobs))[0]
+        try:
+            self.cursor.executemany(
+                _INSERT_PLAIN, [plain_values(job, seq, now) for seq, job in enumerate(jobs, first)]
+            )
+        except apsw.ConstraintError:
+            raise self._duplicates([job.id for job in jobs], first) from None
+        self.journaled += len(jobs)
+        payloads = [(seq, job.payload) for seq, job in enumerate(jobs, first) if job.payload]
+        if payloads:
+            self.cursor.executemany(_INSERT_PAYLOAD, payloads)
+
+    def save(self, rows: Sequence[Row]) -> None:
+        self.cursor.executemany(_SAVE, map(_saved_values, rows))
+        self.journaled += len(rows)
+
+    def complete_simple(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
+        found = fetch(self.cursor, _COMPLETE_SIMPLE, (_encode(fences).decode(), self.now))
+        self.journaled += len(found)
+        return found
+
+    def place(self, rows: Sequence[Row]) -> None:
+        self.cursor.executemany(_PLACE, map(_placed_values, rows))
+
+    def retag(self, row: Row) -> None:
+        """Nothing to do: a trigger keeps the tags of a saved row."""
+
+    def delete(self, rows: Sequence[Row]) -> None:
+        self.cursor.executemany("DELETE FROM job WHERE seq = ?", [(row.seq,) for row in rows])
+
+    def store_results(self, results: Sequence[tuple[int, bytes | None]]) -> None:
+        given = [(seq, data) for seq, data in results if data is not None]
+        if given:
+            self.cursor.executemany(
+                "INSERT INTO result (seq, data) VALUES (?, ?) ON CONFLICT (seq) DO UPDATE SET data = excluded.data",
+                given,
+            )
+        if len(given) < len(results):
+            cleared = [seq for seq, data in results if data is None]
+            self.cursor.execute(
+                "DELETE FROM result WHERE seq IN (SELECT value FROM json_each(?))", (_json(cleared),)
+            )
+
+    def store_checkpoint(self, seq: int, data: bytes) -> None:
+        self.cursor.execute(
+            "INSERT INTO checkpoint (seq, data) VALUES (?, ?) ON CONFLICT (seq) DO UPDATE SET data = excluded.data",
+            (seq, data),
+        )
+
+    def store_progress(self, row: Row) -> None:
+        self.cursor.execute(
+            "UPDATE job SET progress = ?, description = ? WHERE seq = ?",
+            (row.progress, row.description, row.seq),
+        )
+
+    # -- submission ---------------------------------------------------------------------------------------------
+
+    def is_blocked(self) -> bool:
+        # A submission asks for both; one query is quicker than two.
+        ((blocked, self._last_seq),) = fetch(
+            self.cursor, f"SELECT (SELECT value FROM setting WHERE name = 'blocked'), {_LAST_SEQ}"
+        )
+        return bool(blocked)
+
+    def set_blocked(self, blocked: bool) -> None:
+        self.cursor.execute("UPDATE setting SET value = ? WHERE name = 'blocked'", (int(blocked),))
+
+    def count_waiting(self) -> int:
+        return int(
+            self._value(
+                """SELECT total(jobs) FROM (
+                    SELECT status, jobs FROM stat WHERE tag = ''
+                    UNION ALL
+                    SELECT status, jobs FROM stat_delta
+                    WHERE seq > (SELECT value FROM setting WHERE name = 'folded'))
+                WHERE status IN ('initial_pending', 'failed_retry', 'unknown_retry')"""
+            )
+        )
+
+    def taken_keys(self, pairs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        query = "SELECT job_id FROM idempotency WHERE type = ? AND key = ? AND expires_at > ?"
+        taken: dict[tuple[str, str], str] = {}
+        for pair in pairs:
+            for (job_id,) in fetch(self.cursor, query, (*pair, self.now)):
+                taken[pair] = job_id
+        return taken
+
+    def take_keys(self, entries: Sequence[tuple[str, str, str, int]]) -> None:
+        self.cursor.executemany("INSERT OR REPLACE INTO idempotency VALUES (?, ?, ?, ?)", entries)
+
+    def lock_keys(self, keys: Collection[str]) -> None:
+        """Nothing to do: there is one writer at a time."""
+
+    def open_keys(self, keys: Collection[str]) -> set[str]:
+        query = (
+            "SELECT 1 FROM job INDEXED BY job_key WHERE key = ? AND key IS NOT NULL AND closed = 0 LIMIT 1"
+        )
+        return {key for key in keys if fetch(self.cursor, query, (key,))}
+
+    def dependencies(self, ids: Collection[str]) -> dict[str, Row]:
+        return self.rows(ids)
+
+    def reserve(self, count: int) -> Sequence[int]:
+        last = self._last_seq
+        if last is None:
+            last = int(self._value(f"SELECT {_LAST_SEQ}"))
+        self._last_seq = last + count
+        return range(last + 1, last + 1 + count)
+
+    # -- what waits for what ------------------------------------------------------------------------------------
+
+    def insert_edges(self, edges: Sequence[Edge]) -> None:
+        self.cursor.executemany("INSERT INTO edge (on_seq, job_seq, kind) VALUES (?, ?, ?)", edges)
+        self.cursor.executemany(
+            "UPDATE job SET fan = 1 WHERE seq = ? AND fan = 0", {(edge.on_seq,) for edge in edges}
+        )
+
+    def edges_onto(self, seqs: Collection[int]) -> list[Edge]:
+        found = fetch(
+            self.cursor,
+            "SELECT on_seq, job_seq, kind FROM edge WHERE on_seq IN (SELECT value FROM json_each(?))",
+            (_json(seqs),),
+        )
+        return [Edge(*values) for values in found]
+
+    def drop_edges_onto(self, seqs: Collection[int]) -> None:
+        self.cursor.executemany("DELETE FROM edge WHERE on_seq = ?", [(seq,) for seq in seqs])
+
+    def drop_edges_of(self, seqs: Collection[int], kind: str | None = None) -> None:
+        self.cursor.executemany(
+            "DELETE FROM edge WHERE job_seq = ?1 AND (?2 IS NULL OR kind = ?2)", [(seq, kind) for seq in seqs]
+        )
+
+    def key_members(self, keys: Collection[str]) -> list[Row]:
+        found: dict[int, Row] = {}
+        head = f"{_SELECT} INDEXED BY job_key WHERE key = ? AND key IS NOT NULL AND closed = 0"
+        for key in keys:
+            for row in itertools.chain(
+                self._fetch(f"{head} ORDER BY seq LIMIT 1", (key,)),
+                self._fetch(f"{head} AND gate IS NOT {Gate.WAITING.value}", (key,)),
+            ):
+                found[row.seq] = row
+        return list(found.values())
+
+    def first_awaited(self, row: Row) -> Row | None:
+        found = self._fetch(
+            f"""WITH RECURSIVE awaited (seq) AS (
+                SELECT on_seq FROM edge WHERE job_seq = ?1
+                UNION
+                SELECT edge.on_seq FROM edge JOIN awaited ON edge.job_seq = awaited.seq)
+            {_SELECT} WHERE seq IN (SELECT seq FROM awaited) AND key = ?2 AND closed = 0 ORDER BY seq LIMIT 1""",
+            (row.seq, row.key),
+        )
+        return found[0] if found else None
+
+    # -- claiming -----------------------------------------------------------------------------------------------
+
+    def promote(self, limit: int) -> int:
+        if not self._value(_ANY_DUE, (self.now,)):
+            return 0
+        rows = self._fetch(_PROMOTE, (self.now, limit))
+        tell(self, rows, verb="available")
+        return len(rows)
+
+    def claim(self, claim: Claim) -> list[Row]:
+        if len(claim.tags) > 1 and claim.key is None:
+            first, rest = self._rarest(claim.tags, "ready_tag")
+            claim = claim._replace(tags=(first, *rest))
+        query, parameters = selection(claim)
+        rows: list[Row] = []
+        for *values, payload, result, checkpoint in fetch(self.cursor, query, parameters):
+            row = Row(*values)
+            start(row, claim.assignee_id, claim.owner, Verb.CLAIM, self.now)
+            rows.append(row)
+            self._blobs[row.seq] = Blobs(payload or b"", result, checkpoint)
+        if rows:
+            self.cursor.execute(
+                TAKE,
+                {
+                    "assignee": claim.assignee_id,
+                    "now": self.now,
+                    "owner": claim.owner,
+                    "seqs": _json([row.seq for row in rows]),
+                },
+            )
+        self.journaled += len(rows)
+        return rows
+
+    def renew(self, assignee_id: str, attempts: dict[str, int] | None) -> int:
+        held = self.rows_in_flight(assignee_id) if attempts is None else self.rows(attempts).values()
+        mine = [
+            row
+            for row in held
+            if row.is_in_flight
+            and row.assignee_id == assignee_id
+            and (attempts is None or attempts[row.id] == row.attempt)
+        ]
+        renewed = [
+            (self.now + row.visibility, row.seq)
+            for row in mine
+            if row.owner is None and row.visibility is not None
+        ]
+        self.cursor.executemany("UPDATE job SET lease_until = ? WHERE seq = ?", renewed)
+        return len(mine)
+
+    # -- owners -------------------------------------------------------------------------------------------------
+
+    def owners(self) -> list[Owner]:
+        found = fetch(self.cursor, "SELECT id, host, pid, started, beat_at FROM owner")
+        return [Owner(*values) for values in found]
+
+    def put_owner(self, owner: Owner) -> None:
+        self.cursor.execute(
+            "INSERT INTO owner (id, host, pid, started, beat_at) VALUES (?, ?, ?, ?, ?)", owner
+        )
+
+    def beat(self, owner: str) -> bool:
+        self.cursor.execute("UPDATE owner SET beat_at = ? WHERE id = ?", (self.now, owner))
+        return self.cursor.connection.changes() > 0
+
+    def drop_owners(self, owners: Collection[str]) -> None:
+        self.cursor.executemany("DELETE FROM owner WHERE id = ?", [(owner,) for owner in owners])
+
+    # -- upkeep -------------------------------------------------------------------------------------------------
+
+    def tidy(self) -> None:
+        self.cursor.execute("DELETE FROM idempotency WHERE expires_at <= ?", (self.now,))
+        fold_counters(self.cursor)
+
+    # -- shared -------------------------------------------------------------------------------------------------
+
+    def _duplicates(self, ids: Sequence[str], first: int) -> DuplicateIdError:
+        """Return the error for those of the ids that were stored before insertion number `first`."""
+        query = "SELECT 1 FROM job WHERE id = ? AND seq < ?"
+        return DuplicateIdError([job_id for job_id in ids if fetch(self.cursor, query, (job_id, first))])
+
+    def _fetch(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Row]:
+        return [Row(*values) for values in fetch(self.cursor, sql, parameters)]
+
+    def _many(self, one: str, many: str, keys: Collection[Any]) -> list[Row]:
+        if len(keys) == 1:
+            return self._fetch(one, tuple(keys))
+        return self._fetch(many, (_json(keys),)) if keys else []
+
+    def _value(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
+        for (value,) in fetch(self.cursor, sql, parameters):
+            return value
+        return None
+
+    def _rarest(self, tags: Sequence[str], table: str) -> tuple[str, list[str]]:
+        first = tags[0] if len(tags) == 1 else rarest_tag(self.cursor, tags, table)
+        return first, [tag for tag in tags if tag != first]
+
+
+def plain_values(job: Job, seq: int, now: int) -> tuple[Any, ...]:
+    """Return the parameters of `_INSERT_PLAIN`."""
+    retry = job.retry
+    return (
+        seq,
+        job.id,
+        job.type,
+        NO_STRINGS if not job.tags else encode_strings(job.tags),
+        int(job.priority),
+        now,
+        None if retry is None else retry.max_attempts,
+        None if retry is None else encode_policy(retry),
+        *encode_timeouts(job.timeouts),
+    )
+
+
+def fetch_blobs(cursor: apsw.Cursor, seqs: Collection[int]) -> dict[int, Blobs]:
+    """Return the blobs of jobs by insertion number."""
+    if len(seqs) == 1:
+        (seq,) = seqs
+        found = fetch(
+            cursor,
+            "SELECT (SELECT data FROM payload WHERE seq = ?1), (SELECT data FROM result WHERE seq = ?1),"
+            " (SELECT data FROM checkpoint WHERE seq = ?1)",
+            (seq,),
+        )
+        payload, result, checkpoint = found[0]
+        return {seq: Blobs(payload or b"", result, checkpoint)}
+    found = fetch(
+        cursor,
+        "SELECT j.value, p.data, r.data, c.data FROM json_each(?) AS j"
+        " LEFT JOIN payload AS p ON p.seq = j.value LEFT JOIN result AS r ON r.seq = j.value"
+        " LEFT JOIN checkpoint AS c ON c.seq = j.value",
+        (_json(seqs),),
+    )
+    return {seq: Blobs(payload or b"", result, checkpoint) for seq, payload, result, checkpoint in found}
+
+
+def fold_counters(cursor: apsw.Cursor) -> None:
+    """Add what the journal's tail says to the counters."""
+    folded, last = fetch(
+        cursor, "SELECT (SELECT value FROM setting WHERE name = 'folded'), coalesce(max(seq), 0) FROM journal"
+    )[0]
+    if last <= folded:
+        return
+    cursor.execute(_FOLD.format(tag="''", source="stat_delta"), (folded, last))
+    cursor.execute(
+        _FOLD.format(tag="tag.value", source="stat_delta, json_each(stat_delta.tags) AS tag"), (folded, last)
+    )
+    cursor.execute("DELETE FROM stat WHERE jobs = 0 AND retries = 0")
+    cursor.execute("UPDATE setting SET value = ? WHERE name = 'folded'", (last,))
+
+
+def _json(values: Iterable[Any]) -> str:
+    return _encode(list(values)).decode()

@@ -1,0 +1,97 @@
+"""The composition root: from a url to a store. The only module that names concrete stores."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from penstock.backends.base import Backend
+from penstock.clock import Clock
+from penstock.errors import InvalidArgumentError, shown
+
+__all__ = ["default_url", "open_backend"]
+
+
+def default_url() -> str:
+    """Return `$PENSTOCK_URL`, or the file penstock.db in the working folder."""
+    return os.environ.get("PENSTOCK_URL") or "sqlite:///penstock.db"
+
+
+def open_backend(url: str | None = None, *, clock: Clock | None = None, **options: Any) -> Backend:
+    """Open a store.
+
+    Args:
+        url: "memory:", "sqlite:///file.db" (four slashes for an absolute path), or "postgresql://…". None is
+            `$PENSTOCK_URL`, else sqlite:///penstock.db. For SQLite, options may stand in the query:
+            "sqlite:///file.db?durability=normal".
+        clock: replaces the store's clock; anything with `now()`.
+        **options: `max_payload`, `idempotency_window`, `max_pending`, `retention`, `liveness`, and the store's own:
+            `durability` and `timeout` for SQLite; `schema`, `pool_size`, `timeout`, `migrate` and `pgbouncer` for
+            PostgreSQL.
+
+    Raises:
+        InvalidArgumentError: an unknown kind of url, or options that are wrong; all of them are named at once.
+        BackendError: the store cannot be opened.
+    """
+    url = default_url() if url is None else url
+    if not isinstance(url, str) or "\0" in url:
+        raise InvalidArgumentError(f"url must be a string, got {shown(url)}", field="url", value=url)
+    if clock is not None and not callable(getattr(clock, "now", None)):
+        raise InvalidArgumentError(f"clock must have now(), got {shown(clock)}", field="clock", value=clock)
+    scheme = url.partition(":")[0].lower()
+    if scheme in ("memory", "sqlite"):
+        from penstock.backends.sqlite import open_sqlite
+
+        path, in_url = _sqlite_location(url)
+        return open_sqlite(path, clock=clock, options=_merged(in_url, options))
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from penstock.backends.postgres import open_postgres
+        except ImportError as error:
+            raise InvalidArgumentError(
+                "PostgreSQL needs an extra: pip install 'penstock[postgres]'", field="url", value=scheme
+            ) from error
+        return open_postgres(url, clock=clock, options=options)
+    raise InvalidArgumentError(
+        f"url must begin with memory:, sqlite:/// or postgresql://, got {shown(scheme)}",
+        field="url",
+        value=scheme,
+    )
+
+
+def _sqlite_location(url: str) -> tuple[str, dict[str, str]]:
+    parts = urlsplit(url)
+    in_url = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.fragment or parts.netloc:
+        raise InvalidArgumentError(
+            f"a SQLite url is sqlite:///file.db or sqlite:////absolute/file.db, got {shown(url)}",
+            field="url",
+            value=url,
+        )
+    if parts.scheme == "memory":
+        if parts.path.strip("/"):
+            raise InvalidArgumentError(f"memory: takes no path, got {shown(url)}", field="url", value=url)
+        return ":memory:", in_url
+    path = unquote(parts.path).removeprefix("/")
+    if not path or path == ":memory:":
+        raise InvalidArgumentError(
+            f"a SQLite url names a file (sqlite:///file.db); memory: is the one without, got {shown(url)}",
+            field="url",
+            value=url,
+        )
+    return path, in_url
+
+
+def _merged(in_url: dict[str, str], options: dict[str, Any]) -> dict[str, Any]:
+    twice = sorted(in_url.keys() & options.keys())
+    if twice:
+        raise InvalidArgumentError(
+            f"{', '.join(twice)} is given in the url and as an option", field="options", value=twice
+        )
+    unknown = sorted(in_url.keys() - {"durability"})
+    if unknown:
+        raise InvalidArgumentError(
+            f"unknown in a SQLite url: {', '.join(unknown)} (known: durability)", field="url", value=unknown
+        )
+    return {**in_url, **options}
