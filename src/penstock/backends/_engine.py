@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -22,10 +22,10 @@ from penstock.backends import _arguments as arguments
 from penstock.backends import _decisions as decisions
 from penstock.backends._liveness import gone_owners, is_this_process, this_process
 from penstock.backends._options import StoreOptions
-from penstock.backends._rows import Row, encode_strings, job_of, micros_of
+from penstock.backends._rows import Row, encode_strings, job_of, micros_of, moment_at
 from penstock.backends._settlement import settle
 from penstock.backends._store import Blobs, Claim, Store, Transaction, tell
-from penstock.backends._submission import Submission
+from penstock.backends._submission import Submission, submit_plain
 from penstock.backends.base import UNSET, Backend, Change, ClaimRequest, Failure, Retention, UnsetType
 from penstock.errors import (
     InvalidArgumentError,
@@ -37,7 +37,18 @@ from penstock.errors import (
     StaleAttemptError,
     shown,
 )
-from penstock.job import FINAL, Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority
+from penstock.job import (
+    FINAL,
+    IN_FLIGHT,
+    Job,
+    JobStats,
+    JobStatus,
+    JournalEntry,
+    Key,
+    Maintenance,
+    Priority,
+    distinct,
+)
 from penstock.lifecycle import Verb, allows, refusal
 from penstock.policy import FailureCategory, duration
 from penstock.scope import checkpoint
@@ -65,6 +76,7 @@ class EngineBackend(Backend):
         self._reclaiming = _ClockWatch(enabled=not has_own_clock)
         self._listeners: dict[object, Callable[[Sequence[Change]], None]] = {}
         self._listener_lock = threading.Lock()
+        self.poll_seconds = store.poll_seconds
 
     @property
     def options(self) -> StoreOptions:
@@ -75,6 +87,8 @@ class EngineBackend(Backend):
 
     def enqueue_job(self, job: Job) -> str:
         arguments.check_job(job, self._options.max_payload)
+        if job.is_plain and self._options.max_pending is None:
+            return self._write(lambda tx: submit_plain(tx, job))
         return self._write(lambda tx: Submission(tx, self._options, check=False).run([job])[0])
 
     def enqueue_jobs(self, jobs: Iterable[Job]) -> list[str]:
@@ -108,6 +122,17 @@ class EngineBackend(Backend):
         return self._write(lambda tx: self._claim(tx, claim))
 
     def dequeue_jobs_for(self, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
+        if isinstance(requests, str | bytes) or not isinstance(requests, Sequence):
+            raise InvalidArgumentError(
+                f"requests must be a sequence of ClaimRequest, got {shown(requests)}",
+                field="requests",
+                value=requests,
+            )
+        for each in requests:
+            if not isinstance(each, ClaimRequest):
+                raise InvalidArgumentError(
+                    f"requests must hold ClaimRequest only, got {shown(each)}", field="requests", value=each
+                )
         claims = [
             _checked_claim(
                 each.assignee_id, each.tags, each.limit, each.types, each.key, each.job_ids, each.owner
@@ -142,6 +167,7 @@ class EngineBackend(Backend):
                     )
             decisions.start(row, assignee_id, None, Verb.RESTART, tx.now)
             self._save(tx, [row])
+            settle(tx, [row])
             return _jobs(tx, [row])[0]
 
         return self._write(work)
@@ -508,7 +534,7 @@ class EngineBackend(Backend):
     ) -> None:
         arguments.job_id(job_id)
         new_priority = None if priority is UNSET else int(arguments.priority(priority))
-        new_tags = None if tags is UNSET else encode_strings(arguments.tags(tags))
+        new_tags = None if tags is UNSET else encode_strings(arguments.tags(distinct("tags", tags)))
         if correlation_id is not UNSET:
             arguments.optional_text("correlation_id", correlation_id, arguments.MAX_ID)
         if callback_url is not UNSET:
@@ -566,10 +592,11 @@ class EngineBackend(Backend):
                     raise JobNotFoundError(job_id)
                 if listed[job_id].status not in decisions.DEAD:
                     raise _not_dead(listed[job_id])
-            dead = {row.seq: row for row in listed.values()}
+            dead = {job_id: listed[job_id] for job_id in wanted_ids}
             if wanted_tags:
-                dead |= {row.seq: row for row in tx.rows_tagged(wanted_tags) if row.status in decisions.DEAD}
-            rows = [dead[seq] for seq in sorted(dead)]
+                tagged = tx.rows_tagged(wanted_tags)
+                dead |= {row.id: row for row in tagged if row.status in decisions.DEAD}
+            rows = list(dead.values())
             blobs = tx.blobs([row.seq for row in rows])
             copies = [decisions.copy_of(row, blobs.get(row.seq, Blobs()).payload) for row in rows]
             return Submission(tx, self._options, check=False).run(copies, external=False)
@@ -728,6 +755,7 @@ class EngineBackend(Backend):
         return self._store.is_blocked()
 
     def listen(self, listener: Callable[[Sequence[Change]], None]) -> Callable[[], None]:
+        checkpoint()
         handle = object()
         with self._listener_lock:
             self._listeners[handle] = listener
@@ -740,6 +768,28 @@ class EngineBackend(Backend):
                     self._store.on_commit = None
 
         return stop
+
+    def now(self) -> datetime:
+        return moment_at(self._store.now())
+
+    def has_foreign_changes(self) -> bool:
+        return self._store.has_foreign_changes()
+
+    def released(self, jobs: Mapping[str, int]) -> dict[str, str]:
+        states = self._store.states(list(jobs)) if jobs else {}
+        gone: dict[str, str] = {}
+        for job_id, attempt in jobs.items():
+            status, current, verb = states.get(job_id, ("", -1, ""))
+            if current != attempt or status not in IN_FLIGHT:
+                gone[job_id] = verb if current == attempt else ""
+        return gone
+
+    def next_due(self) -> float | None:
+        due_at = self._store.next_due_at()
+        return None if due_at is None else max(0.0, (due_at - self._store.now()) / 1_000_000)
+
+    def take_upkeep(self, interval: timedelta) -> bool:
+        return self._store.take_upkeep(micros_of(interval))
 
     def close(self) -> None:
         self._store.close()

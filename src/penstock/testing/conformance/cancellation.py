@@ -127,7 +127,9 @@ class Cancellation(Suite):
         cancelled, unknown = backend.cancel_jobs(["all"])
         assert sorted(unknown) == sorted(str(status) for status in STATUSES if status.is_final)
         assert sorted(cancelled) == sorted(str(status) for status in STATUSES if not status.is_final)
-        assert {status: backend.get_job(str(status)).status for status in STATUSES if not status.is_final} == {
+        assert {
+            status: backend.get_job(str(status)).status for status in STATUSES if not status.is_final
+        } == {
             _S.INITIAL_PENDING: _S.UNSCHEDULED,
             _S.RUNNING: _S.CANCELLING,
             _S.CANCELLING: _S.CANCELLING,
@@ -143,7 +145,9 @@ class Cancellation(Suite):
         assert (set(cancelled), len(cancelled), unknown) == (set(names), 600, [])
         assert backend.get_job_stats(["batch"]).stopped_jobs == 600
 
-    def test_a_delayed_or_backing_off_job_can_be_cancelled(self, backend: Backend, clock: ManualClock) -> None:
+    def test_a_delayed_or_backing_off_job_can_be_cancelled(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
         """Q42."""
         put(backend, "delayed", run_at=clock.now().replace(year=2031))
         put_running(backend, "backing-off")
@@ -181,7 +185,7 @@ class Acknowledging(Suite):
         """Q3, Q44, B11."""
         drive(backend, _S.CANCELLING)
         now = clock.advance(2)
-        assert backend.acknowledge_cancellation("job", executing) is None  # type: ignore[func-returns-value]
+        assert backend.acknowledge_cancellation("job", executing) is None
         job = backend.get_job("job")
         assert (job.status, job.state, job.finalized_at) == (target, JobState.CANCELLED, now)
         assert (job.assignee_id, job.retry_count) == (WORKER, 0)

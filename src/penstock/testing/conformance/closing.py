@@ -6,8 +6,7 @@ import pytest
 
 from penstock.backends.base import Backend
 from penstock.errors import QueueClosedError
-from penstock.job import Job, JobStatus, Key
-from penstock.policy import RetryPolicy, Timeouts
+from penstock.job import JobStatus, Key
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     STATUSES,
@@ -15,12 +14,15 @@ from penstock.testing.conformance._support import (
     WORKER,
     MakeBackend,
     Suite,
+    a_job,
     all_jobs,
     assert_sound,
     claim,
     drive,
     put,
+    retry_policy,
     snapshot,
+    time_limits,
 )
 
 
@@ -59,16 +61,20 @@ class Closing(Suite):
 class Reopening(Suite):
     """What was acknowledged is there when the store is opened again."""
 
-    def test_everything_survives_a_close(
-        self, make_backend: MakeBackend, clock: ManualClock
-    ) -> None:
+    def test_everything_survives_a_close(self, make_backend: MakeBackend, clock: ManualClock) -> None:
         """G1, B20, R1."""
         backend = make_backend(clock=clock)
         if not make_backend.shares_store:
             pytest.skip("the store lives in its object")
         for status in sorted(STATUSES, key=lambda status: status.holds_slot):
             drive(backend, status, str(status), tags=["red"], payload=b"\x00work", key=Key(str(status)))
-        put(backend, "waiting", after=["running"], retry=RetryPolicy(jitter=0.5), timeouts=Timeouts(lifetime=9))
+        put(
+            backend,
+            "waiting",
+            after=["running"],
+            retry=retry_policy(jitter=0.5),
+            timeouts=time_limits(lifetime=9),
+        )
         backend.set_blocked(True)
         before = snapshot(backend)
         backend.close()
@@ -79,9 +85,7 @@ class Reopening(Suite):
             claim(again, "waiting")
             assert_sound(again)
 
-    def test_work_continues_where_it_stopped(
-        self, make_backend: MakeBackend, clock: ManualClock
-    ) -> None:
+    def test_work_continues_where_it_stopped(self, make_backend: MakeBackend, clock: ManualClock) -> None:
         """G1, G27, R14."""
         first = make_backend(clock=clock)
         if not make_backend.shares_store:
@@ -95,7 +99,7 @@ class Reopening(Suite):
         with make_backend(clock=clock) as third:
             third.reset_running_jobs()
             assert claim(third, "b").attempt == 2
-            third.enqueue_jobs([Job(id="d", type="t", key=Key("k"))])
+            third.enqueue_jobs([a_job(id="d", type="t", key=Key("k"))])
             assert [row.id for row in all_jobs(third)] == ["a", "b", "c", "d"]
             assert_sound(third)
 
