@@ -10,6 +10,8 @@ PYTHON ?=
 PYTEST_ARGS ?= -n 2
 BENCH_ARGS ?=
 SOAK_ARGS ?=
+# STORE=postgres runs the demo on a PostgreSQL server of its own; DEMO_ARGS="--keep demo.db" keeps its SQLite file.
+STORE ?=
 DEMO_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -22,11 +24,11 @@ help: ## Show this list
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "Settings: PYTHON=python3.12   VENV=.venv   PYTEST_ARGS=\"-x -k claim\"   BENCH_ARGS=...   SOAK_ARGS=..."
+	@echo "Settings: PYTHON=python3.12   VENV=.venv   PYTEST_ARGS=\"-x -k claim\"   STORE=postgres   BENCH_ARGS=...   SOAK_ARGS=..."
 
 .PHONY: demo
 demo: $(READY) ## Watch jobs run, fail, retry and finish
-	@$(BIN)/python -m examples.demo $(DEMO_ARGS)
+	@$(BIN)/python -m examples.demo $(if $(STORE),--store $(STORE)) $(DEMO_ARGS)
 
 .PHONY: test
 test: $(READY) ## Run the whole test suite

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests import strategies as some
 
 from penstock.backends.base import Backend, ClaimRequest, Failure
 from penstock.errors import PenstockError, ReportErrors, StaleAttemptError
 from penstock.job import Job, JobStatus, JournalEntry
 from penstock.lifecycle import Verb, allows
 from penstock.testing import ManualClock, ModelBackend, check_invariants
-from tests import strategies as some
 
 MAX_JOBS = 14
 
@@ -96,7 +96,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @property
     def jobs(self) -> dict[str, Job]:
-        return {job.id: job for job in self.model.list_jobs(limit=1000)}
+        return {job_id: row.job for job_id, row in self.model._rows.items()}
 
     def pick(self, data: st.DataObject, wanted: Callable[[Job], bool] = lambda job: True) -> str:
         """Return the id of a job, mostly of one that is wanted, now and then of any or of none."""
@@ -242,7 +242,9 @@ class StoreMachine(RuleBasedStateMachine):
         attempt = self.attempt_of(data, job_id)
         job = self.jobs.get(job_id)
         liked = [each for each in JobStatus if job and allows(Verb.UPDATE_STATUS, job.status, each)]
-        target = data.draw(st.one_of(st.sampled_from(liked or list(JobStatus)), some.statuses), label="target")
+        target = data.draw(
+            st.one_of(st.sampled_from(liked or list(JobStatus)), some.statuses), label="target"
+        )
         message = details["message"] if details["executing"] else ""
         self.both(
             lambda backend: backend.update_job_status(
@@ -392,7 +394,8 @@ class StoreMachine(RuleBasedStateMachine):
         ours = self.model.read_journal(after=start)
         self.rows += theirs
         assert [row.seq for row in theirs] == list(range(start + 1, start + 1 + len(theirs)))
-        assert len(theirs) == len(ours)
+        told = [[(row.job_id, str(row.verb), row.n) for row in rows] for rows in (theirs, ours)]
+        assert sorted(told[0]) == sorted(told[1]), f"(store, model) wrote {told}"
         for job_id in {row.job_id for row in (*theirs, *ours)}:
             pairs = zip(
                 [row for row in theirs if row.job_id == job_id],
@@ -410,7 +413,11 @@ def outcome(call: Callable[[Backend], Any], backend: Backend) -> Any:
     try:
         return simple(call(backend))
     except ReportErrors as group:
-        return "refused", sorted((error.job_id, type(error).__name__) for error in group.exceptions), group.freed
+        return (
+            "refused",
+            sorted((error.job_id, type(error).__name__) for error in group.exceptions),
+            group.freed,
+        )
     except PenstockError as error:
         return "refused", type(error).__name__
 
@@ -426,7 +433,9 @@ def simple(result: Any) -> Any:
 
 def loosened(result: Any) -> Any:
     """Return an outcome in which a stale attempt and an illegal move are the same."""
-    return ("refused", "InvalidTransitionError") if result == ("refused", StaleAttemptError.__name__) else result
+    return (
+        ("refused", "InvalidTransitionError") if result == ("refused", StaleAttemptError.__name__) else result
+    )
 
 
 def assert_same(theirs: Any, ours: Any, what: str) -> None:
@@ -451,3 +460,7 @@ def comparable(value: Any, model: Any) -> dict[str, Any]:
     return fields
 
 
+def machine_on(new_store: Callable[[str], Any], kind: str) -> StoreMachine:
+    """Return a machine on a new, empty store of this kind."""
+    stores = new_store(kind)
+    return StoreMachine(stores, can_reopen=stores.shares_store)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -65,6 +66,7 @@ class Dispatcher:
     def __init__(self, backend: Backend, after_commits: Callable[[], None]) -> None:
         self._backend = backend
         self._after_commits = after_commits
+        self._pid = os.getpid()
         self.lock = threading.RLock()
         self._work = threading.Condition(self.lock)
         self._rest = threading.Condition(self.lock)
@@ -80,13 +82,21 @@ class Dispatcher:
         self._stopping = False
         self._owner: str | None = None
         self._unlisten: Callable[[], None] | None = None
+        self._unwatch: Callable[[], None] | None = None
+        self._hinted = False
 
     # -- streams ------------------------------------------------------------------------------------------------
+
+    def _after_fork(self) -> None:
+        """Begin anew in a child: threads, streams and locks stayed with the parent."""
+        if self._pid != os.getpid():
+            self.__init__(self._backend, self._after_commits)  # type: ignore[misc]  # all state is per process
 
     def open(
         self, assignee_id: str, tags: tuple[str, ...], capacity: int, types: tuple[str, ...] | None
     ) -> JobStream:
         """Register a stream and have it served at once."""
+        self._after_fork()
         with self.lock:
             if self._stopping:
                 raise QueueClosedError
@@ -100,6 +110,15 @@ class Dispatcher:
             group.streams[stream] = None
             self._mark(group)
         return stream
+
+    def hold(self) -> str:
+        """Return this process's owner id, for a claim outside any stream; the process beats from now on."""
+        self._after_fork()
+        with self.lock:
+            if self._stopping:
+                raise QueueClosedError
+            self._start()
+            return self._owner or ""
 
     def end(self, stream: JobStream, error: BaseException | None = None) -> None:
         """Close a stream and give back what its consumer has not taken, before returning."""
@@ -134,8 +153,9 @@ class Dispatcher:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join()
-        if self._unlisten is not None:
-            self._unlisten()
+        for end in (self._unwatch, self._unlisten):
+            if end is not None:
+                end()
         if self._owner is not None:
             with contextlib.suppress(PenstockError):
                 self._backend.close_owner(self._owner)
@@ -158,6 +178,7 @@ class Dispatcher:
             return
         self._owner = self._backend.open_owner()
         self._unlisten = self._backend.listen(self._notice)
+        self._unwatch = self._backend.watch(self._hint)
         for name, target in (("dispatch", self._dispatch), ("upkeep", self._keep_up)):
             thread = threading.Thread(target=target, name=f"penstock-{name}", daemon=True)
             self._threads.append(thread)
@@ -180,6 +201,12 @@ class Dispatcher:
             for type_, tags in kinds:
                 for group in self._index.matching(type_, tags):
                     self._mark(group)
+
+    def _hint(self) -> None:
+        """Be told that another process has committed something."""
+        with self.lock:
+            self._hinted = True
+            self._work.notify_all()
 
     def restore_lost(self, assignee_id: str | None) -> None:
         """Give back lost slots of an assignee, or of all."""
@@ -226,16 +253,18 @@ class Dispatcher:
         next_due_look = 0.0
         while not self._stop.is_set():
             with self.lock:
-                if not self._dirty:
+                if not self._dirty and not self._hinted:
                     self._work.wait(self._backend.poll_seconds)
+                hinted, self._hinted = self._hinted, False
                 dirty = list(self._dirty)
             try:
                 if dirty:
                     self._serve(dirty)
                     self._after_commits()
+                    self._hinted = self._hinted or hinted
                     continue
                 now = time.monotonic()
-                if now >= next_look or self._has_news():
+                if hinted or now >= next_look or self._has_news():
                     next_look = now + LOOK_SECONDS
                     self._look_everywhere()
                 elif now >= next_due_look:

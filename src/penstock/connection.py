@@ -67,8 +67,21 @@ def open_backend(url: str | None = None, *, clock: Clock | None = None, **option
 
 
 def _sqlite_location(url: str) -> tuple[str, dict[str, str]]:
-    parts = urlsplit(url)
-    in_url = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if not url.isprintable() or "\0" in unquote(url):
+        # urlsplit would drop line breaks and tabs in silence, and so name another file.
+        raise InvalidArgumentError(
+            f"url must have no control characters and no lone surrogates, got {shown(url)}",
+            field="url",
+            value=url,
+        )
+    try:
+        parts = urlsplit(url)
+        given = parse_qsl(parts.query, keep_blank_values=True)
+    except ValueError as error:
+        raise InvalidArgumentError(f"url is malformed: {error}", field="url", value=url) from None
+    in_url = dict(given)
+    if len(in_url) < len(given):
+        raise InvalidArgumentError(f"an option stands twice in the url {shown(url)}", field="url", value=url)
     if parts.fragment or parts.netloc:
         raise InvalidArgumentError(
             f"a SQLite url is sqlite:///file.db or sqlite:////absolute/file.db, got {shown(url)}",

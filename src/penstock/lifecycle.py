@@ -13,7 +13,7 @@ from typing import NamedTuple
 from penstock.errors import InvalidTransitionError, shown
 from penstock.job import FINAL, JobStatus
 
-__all__ = ["MOVES", "Move", "Verb", "allows", "mermaid", "refusal", "sources", "targets"]
+__all__ = ["MOVES", "Move", "Verb", "allows", "refusal", "sources", "targets"]
 
 
 class Verb(StrEnum):
@@ -156,16 +156,3 @@ def refusal(
         legal = ", ".join(targets(verb, status)) or "none"
         text = f"job {shown(job_id)} cannot go from {status} to {target}; legal targets: {legal}"
     return InvalidTransitionError(text, job_id=job_id, status=str(status), verb=str(verb))
-
-
-def mermaid() -> str:
-    """Return the state diagram of the documentation, in Mermaid's language."""
-    edges: dict[tuple[str, str], list[str]] = {}
-    for move in MOVES:
-        if move.verb is not Verb.UPDATE_STATUS:
-            start = move.source.name if move.source is not None else "[*]"
-            edges.setdefault((start, move.target.name), []).append(str(move.verb))
-    lines = ["stateDiagram-v2"]
-    lines += [f"    {start} --> {end}: {', '.join(verbs)}" for (start, end), verbs in edges.items()]
-    lines += [f"    {status.name} --> [*]" for status in JobStatus if status in FINAL]
-    return "\n".join(lines)

@@ -55,6 +55,7 @@ class TemporaryError(Exception):
         message: what happened.
         cause: the underlying error, if any.
         retry_after: how long to wait before the next attempt, instead of the policy's delay.
+        code: a short machine-readable reason.
     """
 
     category = FailureCategory.TEMPORARY

@@ -1,7 +1,6 @@
 """The stores that the tests of this folder run on."""
 
 import pytest
-
 from tests.stores import make_backend, new_store, postgres_url
 
 __all__ = ["make_backend", "new_store", "postgres_url"]

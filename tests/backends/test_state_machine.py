@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
-
-from tests.machine import StoreMachine
+from tests.machine import machine_on
 
 EXAMPLES = {"memory": (100, 40), "sqlite": (15, 40), "postgres": (15, 30)}
 
@@ -26,8 +25,3 @@ def test_a_store_does_what_the_model_does(kind: str, new_store: Any) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
-
-
-def machine_on(new_store: Any, kind: str) -> StoreMachine:
-    stores = new_store(kind)
-    return StoreMachine(stores, can_reopen=stores.shares_store)

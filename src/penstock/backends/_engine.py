@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 import uuid
@@ -76,6 +77,7 @@ class EngineBackend(Backend):
         self._reclaiming = _ClockWatch(enabled=not has_own_clock)
         self._listeners: dict[object, Callable[[Sequence[Change]], None]] = {}
         self._listener_lock = threading.Lock()
+        self._pid = os.getpid()
         self.poll_seconds = store.poll_seconds
 
     @property
@@ -372,8 +374,6 @@ class EngineBackend(Backend):
         self, tx: Transaction, results: Mapping[str, bytes | None], fences: Mapping[str, int]
     ) -> tuple[dict[str, int], list[PenstockError]]:
         """Complete the simple ones in one statement and the rest one by one."""
-        if tx.wants_changes:
-            return self._apply(tx, Verb.COMPLETE, results, fences, decisions.complete)
         done = tx.complete_simple({job_id: fences.get(job_id) for job_id in results})
         freed = Counter(assignee for _, _, assignee in done if assignee is not None)
         tx.store_results([(seq, results[job_id]) for job_id, seq, _ in done])
@@ -757,6 +757,8 @@ class EngineBackend(Backend):
     def listen(self, listener: Callable[[Sequence[Change]], None]) -> Callable[[], None]:
         checkpoint()
         handle = object()
+        if self._pid != os.getpid():  # a child's listeners are its own
+            self._pid, self._listeners, self._listener_lock = os.getpid(), {}, threading.Lock()
         with self._listener_lock:
             self._listeners[handle] = listener
             self._store.on_commit = self._tell_listeners
@@ -771,6 +773,9 @@ class EngineBackend(Backend):
 
     def now(self) -> datetime:
         return moment_at(self._store.now())
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._store.watch(callback)
 
     def has_foreign_changes(self) -> bool:
         return self._store.has_foreign_changes()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -36,25 +36,29 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_options(
-    given: Mapping[str, Any], also: Mapping[str, Any] | None = None
+    given: Mapping[str, Any],
+    also: Mapping[str, Any] | None = None,
+    readers: Mapping[str, Callable[[str, Any], Any]] | None = None,
 ) -> tuple[StoreOptions, dict[str, Any]]:
     """Return the common options and those a store has of its own, or raise naming all problems at once.
 
     Args:
         given: what the caller passed.
         also: the store's own options with their defaults.
+        readers: checks of the store's own options, so that their problems are named with the others.
     """
     problems: list[str] = []
     own = dict(also or {})
     common: dict[str, Any] = {}
     for name, value in given.items():
-        if name in own:
-            own[name] = value
-        elif name in _READERS:
+        known_reader = (readers or {}).get(name) or _READERS.get(name)
+        if known_reader is not None:
             try:
-                common[name] = _READERS[name](name, value)
+                (own if name in own else common)[name] = known_reader(name, value)
             except InvalidArgumentError as error:
                 problems.append(str(error))
+        elif name in own:
+            own[name] = value
         else:
             known = ", ".join(sorted({*_READERS, *own}))
             problems.append(f"unknown option {name!r} (known: {known})")

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 from penstock.backends._rows import Gate, Row, decode_key, decode_strings, moment_at, row_of
 from penstock.backends.base import Change
 from penstock.job import Job, JobStats, JobStatus, JournalEntry
+from penstock.lifecycle import Verb
 
 __all__ = ["Blobs", "Claim", "Edge", "Owner", "Store", "Transaction"]
 
@@ -318,6 +319,10 @@ class Store(ABC):
 
     poll_seconds: float = 0.05
 
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002  # a store's
+        """See `Backend.watch`."""
+        return lambda: None
+
     def has_foreign_changes(self) -> bool:
         """See `Backend.has_foreign_changes`."""
         return True
@@ -344,6 +349,23 @@ class DuplicateIdError(Exception):
     def __init__(self, ids: Iterable[str]) -> None:
         self.ids = tuple(ids)
         super().__init__(*self.ids)
+
+
+def plain_change(job: Job, now: int) -> Change:
+    """Return what listeners are told of a plain job just inserted."""
+    return Change(
+        job_id=job.id,
+        type=job.type,
+        key=None,
+        tags=job.tags,
+        verb=Verb.ENQUEUE,
+        from_status=None,
+        status=JobStatus.INITIAL_PENDING,
+        attempt=0,
+        assignee_id=None,
+        at=moment_at(now),
+        available=True,
+    )
 
 
 def tell(tx: Transaction, rows: Iterable[Row], *, verb: str | None = None) -> None:

@@ -461,6 +461,13 @@ class Backend(ABC):
     #: Seconds between two looks for what other processes did.
     poll_seconds: float = 0.05
 
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002  # polling is enough
+        """Have `callback` called soon after another process has changed the store, as far as the store can tell.
+
+        Returns a function that ends it. Whoever waits still looks by itself every `poll_seconds`.
+        """
+        return lambda: None
+
     def has_foreign_changes(self) -> bool:
         """Whether others may have changed the store since the last call; a hint that may be wrong to be true."""
         return True

@@ -307,8 +307,8 @@ class ModelBackend(Backend):
         with self._transaction() as now:
             aliases = self._find_duplicates(jobs, now)
             fresh = [job for position, job in enumerate(jobs) if position not in aliases]
-            if fresh:
-                self._admit(fresh)
+            if jobs:
+                self._admit(len(fresh))
             self._refuse_taken_ids(jobs, aliases)
             renamed = {jobs[position].id: job_id for position, job_id in aliases.items()}
             batch = {job.id: _follow_aliases(job, renamed) for job in fresh}
@@ -316,12 +316,12 @@ class ModelBackend(Backend):
                 self._insert(job, now)
             return [aliases.get(position, job.id) for position, job in enumerate(jobs)]
 
-    def _admit(self, jobs: Sequence[Job]) -> None:
-        if self._is_blocked and any(job.parent_id is None for job in jobs):
+    def _admit(self, count: int) -> None:
+        if self._is_blocked:
             raise QueueBlockedError
         limit = self._options.max_pending
         waiting = sum(row.job.status.is_eligible for row in self._rows.values())
-        if limit is not None and waiting + len(jobs) > limit:
+        if limit is not None and count and waiting + count > limit:
             raise QueueFullError(limit=limit, waiting=waiting)
 
     def _find_duplicates(self, jobs: Sequence[Job], now: datetime) -> dict[int, str]:
@@ -904,11 +904,18 @@ class ModelBackend(Backend):
                 self._raise_dependents(job_id, fields["priority"], now)
 
     def _raise_dependents(self, job_id: str, priority: Priority, now: datetime) -> None:
-        for row in list(self._rows.values()):
-            waits = job_id in row.open_after or (row.waits_for_any and job_id in row.job.after_any)
-            if waits and not row.job.status.is_final and row.job.priority > priority:
-                self._write(row, Verb.UPDATE, now, source=row.job.status, priority=priority)
-                self._raise_dependents(row.job.id, priority, now)
+        """Raise every unfinished job that waits for this one, directly or not; none is lowered."""
+        behind, reached = [job_id], {job_id}
+        while behind:
+            first = behind.pop(0)
+            for row in list(self._rows.values()):
+                waits = first in row.open_after or (row.waits_for_any and first in row.job.after_any)
+                if not waits or row.job.id in reached or row.job.status.is_final:
+                    continue
+                reached.add(row.job.id)
+                behind.append(row.job.id)
+                if row.job.priority > priority:
+                    self._write(row, Verb.UPDATE, now, source=row.job.status, priority=priority)
 
     def redrive_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> list[str]:
         tags, job_ids = check.selection(tags, job_ids)
@@ -1124,6 +1131,9 @@ class ModelBackend(Backend):
 
         return end
 
+    def now(self) -> datetime:
+        return self._clock.now()
+
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
@@ -1196,5 +1206,6 @@ def _change(entry: JournalEntry, available: bool) -> Change:
         status=entry.status,
         attempt=entry.attempt,
         assignee_id=entry.assignee_id,
+        at=entry.recorded_at,
         available=available,
     )

@@ -45,20 +45,19 @@ def open_sqlite(path: str, *, clock: Clock | None, options: Mapping[str, Any]) -
             when the machine, not the process, fails).
         timeout: seconds to wait for other processes before BackendError.
     """
-    common, own = read_options(options, _OWN_OPTIONS)
-    if own["durability"] not in ("full", "normal"):
-        raise InvalidArgumentError(
-            f"durability must be 'full' or 'normal', got {shown(own['durability'])}",
-            field="durability",
-            value=own["durability"],
-        )
-    timeout = own["timeout"]
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 3600:
-        raise InvalidArgumentError(
-            f"timeout must be a number of seconds up to 3600, got {shown(timeout)}",
-            field="timeout",
-            value=timeout,
-        )
+    common, own = read_options(options, _OWN_OPTIONS, {"durability": _durability, "timeout": _timeout})
     return SqliteBackend(
-        path, clock=clock, options=common, durability=own["durability"], timeout=float(timeout)
+        path, clock=clock, options=common, durability=own["durability"], timeout=own["timeout"]
     )
+
+
+def _durability(name: str, value: Any) -> str:
+    if value not in ("full", "normal"):
+        raise InvalidArgumentError(f"{name} must be 'full' or 'normal', got {shown(value)}")
+    return str(value)
+
+
+def _timeout(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 3600:
+        raise InvalidArgumentError(f"{name} must be a number of seconds up to 3600, got {shown(value)}")
+    return float(value)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import sys
+import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +14,9 @@ import apsw
 
 from penstock.errors import BackendError
 
-__all__ = ["OLDEST_SQLITE", "fetch", "open_connection", "prepare_file"]
+__all__ = ["APPLICATION_ID", "OLDEST_SQLITE", "check_ours", "fetch", "open_connection", "prepare_file"]
+
+APPLICATION_ID: Final = 0x70656E73  # "pens"
 
 # Before this version two processes that checkpoint at once can corrupt the file (the WAL-reset bug).
 OLDEST_SQLITE: Final = 3_051_003
@@ -26,23 +31,29 @@ def prepare_file(path: str) -> None:
         raise BackendError(
             f"SQLite {apsw.sqlite_lib_version()} can corrupt files; install apsw 3.51.3 or later"
         )
-    folder = Path(path).absolute().parent
-    if not folder.is_dir():
-        raise BackendError(f"the folder {folder} does not exist; create it, or correct the url")
-    if Path(path).is_dir():
-        raise BackendError(f"{path} is a folder; the url must name a file")
-    kind = _file_system(folder)
-    if kind in _NETWORK_FILE_SYSTEMS:
-        raise BackendError(
-            f"{folder} is on a network file system ({kind}), where SQLite loses data; "
-            "use a local disk, or PostgreSQL to share a queue between machines"
-        )
+    folder = Path(path).parent
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        return
+        if not folder.is_dir():
+            raise BackendError(f"the folder {folder} does not exist; create it, or correct the url")
+        if Path(path).is_dir():
+            raise BackendError(f"{path} is a folder; the url must name a file")
+        if Path(path).exists() and not Path(path).is_file():
+            raise BackendError(f"{path} is not a regular file; the url must name one")
+        kind = _file_system(folder)
+        if kind in _NETWORK_FILE_SYSTEMS:
+            raise BackendError(
+                f"{folder} is on a network file system ({kind}), where SQLite loses data; "
+                "use a local disk, or PostgreSQL to share a queue between machines"
+            )
+        _create(path)
     except OSError as error:
-        raise BackendError(f"{path} cannot be created: {error.strerror}") from error
+        raise BackendError(f"{path} cannot be created or read: {error.strerror}") from error
+
+
+def _create(path: str) -> None:
+    # One thread at a time: closing a descriptor drops the locks that SQLite meanwhile took on the file for another.
+    with _creating, contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
 
 
 def open_connection(path: str, *, durability: str, timeout: float) -> apsw.Connection:
@@ -54,7 +65,7 @@ def open_connection(path: str, *, durability: str, timeout: float) -> apsw.Conne
     try:
         connection.set_busy_timeout(int(timeout * 1000))
         if path != ":memory:":
-            connection.execute("PRAGMA journal_mode = WAL")
+            _use_wal(connection, path)
         connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'full' else 'NORMAL'}")
         connection.execute("PRAGMA mmap_size = 0")  # with several writers a mapped file can be read torn
         connection.execute("PRAGMA cache_size = -65536")
@@ -71,22 +82,42 @@ def open_connection(path: str, *, durability: str, timeout: float) -> apsw.Conne
     return connection
 
 
+def _use_wal(connection: apsw.Connection, path: str) -> None:
+    """Switch to write-ahead logging, which is written into the file: so only if the file is ours, or empty."""
+    if connection.pragma("journal_mode") == "wal":
+        return
+    check_ours(connection, path)
+    connection.execute("PRAGMA journal_mode = WAL")
+
+
+def check_ours(connection: apsw.Connection, path: str) -> bool:
+    """Return whether the file holds a store, False if it is empty; refuse what others made."""
+    if not fetch(connection.cursor(), "SELECT count(*) FROM sqlite_schema")[0][0]:
+        return False
+    if connection.pragma("application_id") != APPLICATION_ID:
+        raise BackendError(f"{path} is an SQLite file, but not a Penstock store; choose another path")
+    return True
+
+
 def fetch(cursor: apsw.Cursor, sql: str, parameters: Any = ()) -> list[Any]:
     """Run a query and return all its rows; what they hold is known by whoever wrote the query."""
     return cursor.execute(sql, parameters).fetchall()
 
 
-def _file_system(folder: Path) -> str:
+def _file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     """Return the type of the file system a folder is on; empty if the system does not say."""
     try:
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        lines = os.fsdecode(mounts.read_bytes()).splitlines()
     except OSError:
         return ""
     best, kind = "", ""
     where = f"{folder.resolve()}/"
-    for line in mounts:
+    for line in lines:
         left, _, right = line.partition(" - ")
-        point = left.split()[4].encode().decode("unicode_escape")
+        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), left.split()[4])
         if where.startswith(point.rstrip("/") + "/") and len(point) >= len(best):
             best, kind = point, right.split()[0]
     return kind
+
+
+_creating = threading.Lock()

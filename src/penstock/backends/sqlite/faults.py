@@ -12,7 +12,7 @@ __all__ = ["translate"]
 def translate(error: apsw.Error, path: str) -> BackendError:
     """Return the BackendError that says what happened and whether to try again."""
     match error:
-        case apsw.BusyError() | apsw.LockedError():
+        case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
             return BackendError(
                 f"the store {path} is locked by another process and stayed so; try again", retryable=True
             )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Final, NamedTuple
 
 import apsw
 
-from penstock.backends.sqlite.connection import fetch
+from penstock.backends.sqlite.connection import APPLICATION_ID, check_ours, fetch
 from penstock.errors import BackendError
 
-__all__ = ["LATEST", "Migration", "migrate", "migrations"]
-
-APPLICATION_ID: Final = 0x70656E73  # "pens"
+__all__ = ["STEPS", "Migration", "migrate", "migrations"]
 
 
 class Migration(NamedTuple):
@@ -25,10 +25,10 @@ class Migration(NamedTuple):
     oldest_code: int
 
 
-def migrations() -> list[Migration]:
-    """Return all steps in order."""
+def migrations(folder: Traversable | None = None) -> list[Migration]:
+    """Return all steps of a folder, by default our own, in order."""
     found = []
-    for entry in resources.files(__package__).joinpath("migrations").iterdir():
+    for entry in (folder or resources.files(__package__).joinpath("migrations")).iterdir():
         match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
         if match:
             sql = entry.read_text(encoding="utf-8")
@@ -39,22 +39,21 @@ def migrations() -> list[Migration]:
     return sorted(found)
 
 
-LATEST: Final = max(step.number for step in migrations())
+STEPS: Final = tuple(migrations())
 
 
-def migrate(connection: apsw.Connection, path: str, *, upto: int = LATEST) -> list[int]:
-    """Apply what is missing and return the numbers applied. Each step is one transaction.
+def migrate(connection: apsw.Connection, path: str, steps: Sequence[Migration] = STEPS) -> list[int]:
+    """Apply what is missing of `steps` and return the numbers applied. Each step is one transaction.
 
     Raises:
         BackendError: the file is not a Penstock store, or newer code has made it unreadable for this one.
     """
     applied: list[int] = []
-    if _version(connection, path) >= upto:
-        _check_readable(connection, path)
+    latest = steps[-1].number
+    if _version(connection, path) >= latest:
+        _check_readable(connection, path, latest)
         return applied
-    for step in migrations():
-        if step.number > upto:
-            break
+    for step in steps:
         connection.execute("BEGIN IMMEDIATE")
         try:
             # Looked up again under the lock: another process may have just done it.
@@ -66,7 +65,7 @@ def migrate(connection: apsw.Connection, path: str, *, upto: int = LATEST) -> li
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-    _check_readable(connection, path)
+    _check_readable(connection, path, latest)
     return applied
 
 
@@ -87,18 +86,15 @@ def _apply(connection: apsw.Connection, step: Migration) -> None:
 
 def _version(connection: apsw.Connection, path: str) -> int:
     """Return the highest step applied; 0 for an empty file."""
-    tables = fetch(connection.cursor(), "SELECT count(*) FROM sqlite_schema")[0][0]
-    if tables == 0:
+    if not check_ours(connection, path):
         return 0
-    if connection.pragma("application_id") != APPLICATION_ID:
-        raise BackendError(f"{path} is an SQLite file, but not a Penstock store; choose another path")
     return int(fetch(connection.cursor(), "SELECT max(number) FROM migration")[0][0])
 
 
-def _check_readable(connection: apsw.Connection, path: str) -> None:
+def _check_readable(connection: apsw.Connection, path: str, latest: int) -> None:
     version, oldest = fetch(connection.cursor(), "SELECT max(number), max(oldest_code) FROM migration")[0]
-    if oldest > LATEST:
+    if oldest > latest:
         raise BackendError(
             f"{path} has schema version {version}, which needs code of version {oldest} or later; "
-            f"this code is of version {LATEST}: upgrade penstock"
+            f"this code is of version {latest}: upgrade penstock"
         )

@@ -1,17 +1,21 @@
 """The store on one SQLite file: a writer with group commit, readers beside it, safe across threads and forks.
 
 Fork: SQLite's locks belong to the process that took them, and its bookkeeping would tell a child that it holds what only
-its parent holds. So connections are closed before a fork and opened again, by need, on both sides of it.
+its parent holds. So connections are closed before a fork and opened again, by need, on both sides of it. Where that cannot
+be, because a transaction is under way that does not end (the fork may come from inside it), the store stays with the parent
+and the child leaves the connections alone for ever.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import apsw
@@ -22,11 +26,12 @@ from penstock.backends._store import Blobs, Store, Transaction
 from penstock.backends.base import Change
 from penstock.backends.sqlite.connection import fetch, open_connection, prepare_file
 from penstock.backends.sqlite.faults import translate
+from penstock.backends.sqlite.hints import HintReceiver, HintSender
 from penstock.backends.sqlite.migrate import migrate
 from penstock.backends.sqlite.reading import count_by_tag, count_by_tags, select_page
 from penstock.backends.sqlite.transaction import COLUMN_LIST, fetch_blobs
 from penstock.backends.sqlite.turns import Turns
-from penstock.backends.sqlite.writer import Writer, WriterRetiredError
+from penstock.backends.sqlite.writer import Writer, WriterRetiredError, leak
 from penstock.clock import Clock, to_micros
 from penstock.errors import BackendError, QueueClosedError
 from penstock.job import JobStats, JournalEntry
@@ -56,8 +61,9 @@ class SqliteStore(Store):
     """Jobs in a file, or in memory for as long as the object lives."""
 
     def __init__(self, path: str, *, clock: Clock | None, durability: str, timeout: float) -> None:
-        self._path = path
         self._is_memory = path == ":memory:"
+        # Absolute: readers are opened by need, and all again after a fork, when the working folder may be another.
+        self._path = path if self._is_memory else str(Path(path).absolute())
         self._clock = clock
         self._durability = durability
         self._timeout = timeout
@@ -65,17 +71,22 @@ class SqliteStore(Store):
         self._gate = threading.RLock()
         self._readers: list[apsw.Connection] = []
         self._active_readers = 0
-        self._readers_idle = threading.Condition(self._gate)
+        self._changed = threading.Condition(self._gate)
         self._writer: Writer | None = None
         self._turns: Turns | None = None
+        self._sender: HintSender | None = None
+        self._receiver: HintReceiver | None = None
+        self._writer_rests = False  # a fork is near: no writer is opened
+        self._readers_rest = False  # nor a reader
         self._forgotten = False
         self._stays_with_parent = False
         self._on_commit: Callable[[Sequence[Change]], None] | None = None
-        with self._translated():
+        with self._gate, self._translated():
+            with _stores_lock:
+                _stores.add(self)
             if not self._is_memory:
-                prepare_file(path)
+                prepare_file(self._path)
             self._open_writer()
-        _stores.add(self)
 
     # -- contract -----------------------------------------------------------------------------------------------
 
@@ -86,8 +97,9 @@ class SqliteStore(Store):
         while True:
             try:
                 return self._current_writer().run(work, alone=alone)
-            except WriterRetiredError:
-                continue  # a fork came between; the next writer is opened by need
+            except WriterRetiredError:  # closed, or a fork came between
+                with self._gate:
+                    self._changed.wait_for(lambda: not self._writer_rests)
 
     @property
     def on_commit(self) -> Callable[[Sequence[Change]], None] | None:
@@ -95,8 +107,12 @@ class SqliteStore(Store):
 
     @on_commit.setter
     def on_commit(self, listener: Callable[[Sequence[Change]], None] | None) -> None:
+        if listener is not None:  # to stop listening is always possible
+            self._check_usable()
         self._on_commit = listener
-        self._current_writer().on_commit = listener
+        writer = self._writer
+        if writer is not None:
+            writer.on_commit = listener
 
     def fetch_jobs(self, ids: Sequence[str]) -> tuple[list[tuple[Row, Blobs]], int]:
         if len(ids) == 1:
@@ -120,8 +136,9 @@ class SqliteStore(Store):
             return _stats(tags, self._read(lambda cursor: count_by_tags(cursor, tags)))
         counts, tail = self._read(lambda cursor: count_by_tag(cursor, tags[0] if tags else ""))
         if tail > _LONG_TAIL:
-            # Whoever comes first after a long silence folds for all.
-            self.write(lambda tx: tx.tidy())
+            # Whoever comes first after a long silence folds for all; if it cannot, the counts are right all the same.
+            with contextlib.suppress(BackendError):
+                self.write(lambda tx: tx.tidy())
         return _stats(tags, counts)
 
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
@@ -129,6 +146,26 @@ class SqliteStore(Store):
         return [journal_entry(values) for values in found]
 
     poll_seconds = 0.01
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        if self._is_memory or not hasattr(socket, "AF_UNIX"):
+            return super().watch(callback)
+        try:
+            receiver = HintReceiver(self._path, callback)
+        except OSError:  # no such sockets here: looking every few milliseconds is enough
+            return super().watch(callback)
+        self._receiver = receiver
+
+        def stop() -> None:
+            self._receiver = None
+            receiver.close()
+
+        return stop
+
+    def _nudge(self) -> None:
+        sender, receiver = self._sender, self._receiver
+        if sender is not None:
+            sender.send(but=None if receiver is None else receiver.name)
 
     def has_foreign_changes(self) -> bool:
         return not self._is_memory and self._current_writer().has_foreign_changes()
@@ -155,10 +192,19 @@ class SqliteStore(Store):
         with self._gate:
             if self._closed:
                 return
+            writer = self._writer
+            if not self._forgotten and writer is not None and writer.is_led_here():
+                writer.close()  # refuses, and says why
+            self._changed.wait_for(lambda: not self._writer_rests)
             self._closed = True
-        _stores.discard(self)
-        with self._translated():
-            self._close_connections()
+            if self._forgotten:
+                return
+        with self._translated(), contextlib.ExitStack() as last:
+            last.callback(_forget, self)  # after all else: until then a fork must know of it
+            last.callback(self._close_turns)
+            if self._writer is not None:
+                last.callback(self._writer.close)
+            self._close_readers()
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -176,8 +222,9 @@ class SqliteStore(Store):
         return result
 
     def _borrow(self) -> apsw.Connection:
-        self._check_usable()
         with self._gate:
+            self._changed.wait_for(lambda: not self._readers_rest)
+            self._check_usable()
             self._active_readers += 1
             if self._readers:
                 return self._readers.pop()
@@ -193,14 +240,16 @@ class SqliteStore(Store):
             keep = not self._closed and len(self._readers) < _IDLE_READERS
             if keep:
                 self._readers.append(connection)
-        if not keep:
-            connection.close()
-        self._return_slot()
+        try:
+            if not keep:
+                connection.close()
+        finally:
+            self._return_slot()
 
     def _return_slot(self) -> None:
         with self._gate:
             self._active_readers -= 1
-            self._readers_idle.notify_all()
+            self._changed.notify_all()
 
     # -- connections --------------------------------------------------------------------------------------------
 
@@ -216,6 +265,7 @@ class SqliteStore(Store):
         if writer is not None:
             return writer
         with self._gate, self._translated():
+            self._changed.wait_for(lambda: not self._writer_rests)
             self._check_usable()
             return self._writer or self._open_writer()
 
@@ -229,21 +279,28 @@ class SqliteStore(Store):
             raise
         self._writer = Writer(connection, self._turns, path=self._path, now=self.now, timeout=self._timeout)
         self._writer.on_commit = self._on_commit
+        if not self._is_memory and hasattr(socket, "AF_UNIX"):
+            self._sender = HintSender(self._path)
+            self._writer.nudge = self._nudge
         return self._writer
 
-    def _close_connections(self) -> None:
-        writer, self._writer = self._writer, None
+    def _close_readers(self) -> None:
+        """Close the readers once all of them are back."""
         with self._gate:
-            while self._active_readers:
-                self._readers_idle.wait()
+            self._changed.wait_for(lambda: not self._active_readers)
             readers, self._readers = self._readers, []
-        for reader in readers:
-            reader.close()
-        if writer is not None:
-            writer.close()
-        if self._turns is not None:
-            self._turns.close()
-            self._turns = None
+        with contextlib.ExitStack() as closing:
+            for reader in readers:
+                closing.callback(reader.close)
+
+    def _close_turns(self) -> None:
+        with self._gate:
+            turns, self._turns = self._turns, None
+            sender, self._sender = self._sender, None
+        if turns is not None:
+            turns.close()
+        if sender is not None:
+            sender.close()
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -255,21 +312,47 @@ class SqliteStore(Store):
     # -- fork ---------------------------------------------------------------------------------------------------
 
     def before_fork(self) -> None:
-        self._gate.acquire()
+        """Close everything and let nobody open anything until the fork is done.
+
+        The writer goes first and without the gate, because a transaction under way may read, for example in an
+        iterator passed to enqueue_jobs.
+        """
         writer = self._writer
         self._stays_with_parent = self._is_memory or (writer is not None and writer.is_led_here())
-        if not self._stays_with_parent and not self._closed:
-            with contextlib.suppress(apsw.Error):
-                self._close_connections()
+        if not self._stays_with_parent:
+            with self._gate:
+                self._writer_rests = True
+            if writer is not None:
+                with contextlib.suppress(apsw.Error):
+                    self._stays_with_parent = not writer.retire(self._timeout)
+        self._gate.acquire()
+        if self._stays_with_parent:
+            return
+        self._readers_rest = True
+        with contextlib.suppress(apsw.Error):
+            self._close_readers()
+        self._close_turns()
+        self._writer = None
 
     def after_fork_in_parent(self) -> None:
+        self._writer_rests = self._readers_rest = False
+        self._changed.notify_all()
         self._gate.release()
 
     def after_fork_in_child(self) -> None:
         self._gate = threading.RLock()
-        self._readers_idle = threading.Condition(self._gate)
+        self._changed = threading.Condition(self._gate)
+        self._writer_rests = self._readers_rest = False
         self._active_readers = 0
-        self._forgotten = self._stays_with_parent
+        if self._stays_with_parent:
+            self._forgotten = True
+            for reader in self._readers:
+                leak(reader)
+            if self._writer is not None:
+                self._writer.disown()
+        # Listeners and receivers are the parent's: their threads and locks did not come along.
+        self._on_commit = None
+        self._receiver = None
 
 
 def _with_blobs(cursor: apsw.Cursor, found: list[tuple[Any, ...]]) -> list[tuple[Row, Blobs]]:
@@ -290,11 +373,20 @@ def _stats(tags: Sequence[str], counts: Sequence[tuple[str, int, int]]) -> JobSt
 
 
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_stores_lock = threading.Lock()
 _forking: list[SqliteStore] = []
+_fork_lock = threading.Lock()
+
+
+def _forget(store: SqliteStore) -> None:
+    with _stores_lock:
+        _stores.discard(store)
 
 
 def _before_fork() -> None:
-    _forking[:] = list(_stores)
+    _fork_lock.acquire()  # one fork at a time; held until it is done
+    with _stores_lock:
+        _forking[:] = list(_stores)
     for store in _forking:
         store.before_fork()
 
@@ -303,9 +395,12 @@ def _after_fork_in_parent() -> None:
     for store in _forking:
         store.after_fork_in_parent()
     _forking.clear()
+    _fork_lock.release()
 
 
 def _after_fork_in_child() -> None:
+    global _fork_lock, _stores_lock  # a thread that is no more may hold them
+    _fork_lock, _stores_lock = threading.Lock(), threading.Lock()
     Turns.forget_all()
     for store in _forking:
         store.after_fork_in_child()

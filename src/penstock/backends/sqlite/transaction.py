@@ -20,11 +20,22 @@ from penstock.backends._rows import (
     NO_STRINGS,
     Gate,
     Row,
+    decode_strings,
     encode_policy,
     encode_strings,
     encode_timeouts,
+    moment_at,
 )
-from penstock.backends._store import Blobs, Claim, DuplicateIdError, Edge, Owner, Transaction, tell
+from penstock.backends._store import (
+    Blobs,
+    Claim,
+    DuplicateIdError,
+    Edge,
+    Owner,
+    Transaction,
+    plain_change,
+    tell,
+)
 from penstock.backends.base import Change
 from penstock.backends.sqlite.claiming import TAKE, rarest_tag, selection
 from penstock.backends.sqlite.connection import fetch
@@ -96,7 +107,7 @@ _COMPLETE_SIMPLE: Final = """UPDATE OR FAIL job SET
 FROM json_each(?1) AS fence
 WHERE job.id = fence.key AND job.key IS NULL AND job.fan = 0 AND job.status IN ('running', 'cancelling')
     AND (fence.value IS NULL OR job.attempt = fence.value)
-RETURNING id, seq, assignee_id"""
+RETURNING id, seq, assignee_id, type, tags, from_status, attempt"""
 _PLACE: Final = "UPDATE job SET gate = ?, ready_at = ?, unmet = ? WHERE seq = ?"
 _placed_values = attrgetter("gate", "ready_at", "unmet", "seq")
 _PROMOTE: Final = (
@@ -241,9 +252,6 @@ class SqliteTransaction(Transaction):
                 self.store_checkpoint(row.seq, each.checkpoint)
 
     def insert_plain(self, jobs: Sequence[Job]) -> None:
-        if self.wants_changes:
-            super().insert_plain(jobs)
-            return
         now = self.now
         first = self.reserve(len(jobs))[0]
         try:
@@ -259,6 +267,8 @@ class SqliteTransaction(Transaction):
         payloads = [(seq, job.payload) for seq, job in enumerate(jobs, first) if job.payload]
         if payloads:
             self.cursor.executemany(_INSERT_PAYLOAD, payloads)
+        if self.wants_changes:
+            self.changes += [plain_change(job, now) for job in jobs]
 
     def save(self, rows: Sequence[Row]) -> None:
         self.cursor.executemany(_SAVE, map(_saved_values, rows))
@@ -267,7 +277,24 @@ class SqliteTransaction(Transaction):
     def complete_simple(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
         found = fetch(self.cursor, _COMPLETE_SIMPLE, (_encode(fences).decode(), self.now))
         self.journaled += len(found)
-        return found
+        if self.wants_changes:
+            at = moment_at(self.now)
+            self.changes += [
+                Change(
+                    job_id=job_id,
+                    type=type_,
+                    key=None,
+                    tags=decode_strings(tags),
+                    verb=Verb.COMPLETE,
+                    from_status=JobStatus(source),
+                    status=JobStatus.COMPLETED,
+                    attempt=attempt,
+                    assignee_id=assignee_id,
+                    at=at,
+                )
+                for job_id, _, assignee_id, type_, tags, source, attempt in found
+            ]
+        return [(job_id, seq, assignee_id) for job_id, seq, assignee_id, *_ in found]
 
     def place(self, rows: Sequence[Row]) -> None:
         self.cursor.executemany(_PLACE, map(_placed_values, rows))

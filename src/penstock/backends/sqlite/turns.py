@@ -9,8 +9,8 @@ starve for seconds. Here writers queue instead, at two byte locks of a file besi
 A process takes `wait`, then `write`, then lets go of `wait`. One that has just written finds `wait` taken by somebody
 else and has to queue up like all others. Only the one that is next watches closely: it yields for up to a millisecond
 before it sleeps, because a late hand-over would cost as much as a commit. The kernel frees the locks of a process that
-dies. SQLite's own lock stays the truth; this one only decides the order, so a store opened by other means is merely less
-fair.
+dies. SQLite's own lock stays the truth; this one only decides the order: a store opened by other means is merely less
+fair, and whoever has waited too long, because a frozen process is next, goes on without a turn.
 
 The locks belong to the process, not to a descriptor, so all stores of a process on one file share one `Turns`.
 """
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from penstock.errors import BackendError
+from penstock.scope import CancelScope
 
 try:
     import fcntl
@@ -37,6 +38,8 @@ _WRITE: Final = 1
 CLOSE_WATCH: Final = 0.001
 SHORTEST_PAUSE: Final = 0.0002
 LONGEST_PAUSE: Final = 0.002
+PIECE: Final = 0.05
+TOO_LONG: Final = 1.0
 
 
 class Turns:
@@ -50,6 +53,7 @@ class Turns:
         self._identity = identity
         self._users = 0
         self._mutex = threading.Lock()
+        self._is_stuck = False
 
     @classmethod
     def open(cls, path: str) -> Turns | None:
@@ -66,7 +70,8 @@ class Turns:
                     descriptor = os.open(lock_file, flags, 0o600)
                 except OSError as error:
                     raise BackendError(f"{lock_file} cannot be opened: {error.strerror}") from error
-                identity = _identity(lock_file)
+                about = os.fstat(descriptor)
+                identity = (about.st_dev, about.st_ino)
                 turns = cls._shared[identity] = cls(descriptor, identity)
             turns._users += 1
             return turns
@@ -84,29 +89,41 @@ class Turns:
         cls._shared = {}
         cls._shared_lock = threading.Lock()
 
-    def acquire(self, timeout: float) -> bool:
-        """Wait for this process's turn, at most `timeout` seconds; False if it did not come."""
-        deadline = time.monotonic() + timeout
-        if not self._mutex.acquire(timeout=timeout):
+    def acquire(self, deadline: float, scope: CancelScope | None) -> bool:
+        """Wait for this process's turn until `deadline` or the end of `scope`; False if it did not come."""
+        if not self._enter(deadline, scope):
             return False
+        began = time.monotonic()
+        if self._is_stuck:
+            deadline = began
         try:
-            if self._wait_for(_WAIT, deadline, patience=0.0):
+            if self._wait_for(_WAIT, deadline, scope, patience=0.0):
                 try:
-                    if self._wait_for(_WRITE, deadline, patience=CLOSE_WATCH):
+                    if self._wait_for(_WRITE, deadline, scope, patience=CLOSE_WATCH):
+                        self._is_stuck = False
                         return True
                 finally:
                     self._unlock(_WAIT)
         except BaseException:
             self._mutex.release()
             raise
+        if time.monotonic() - began >= TOO_LONG:
+            self._is_stuck = True  # nobody waits again until a turn is there for the taking
         self._mutex.release()
         return False
+
+    def _enter(self, deadline: float, scope: CancelScope | None) -> bool:
+        """Wait for the other store objects of this process."""
+        while not self._mutex.acquire(timeout=max(0.0, min(PIECE, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline or (scope is not None and scope.cancelled):
+                return False
+        return True
 
     def release(self) -> None:
         self._unlock(_WRITE)
         self._mutex.release()
 
-    def _wait_for(self, byte: int, deadline: float, *, patience: float) -> bool:
+    def _wait_for(self, byte: int, deadline: float, scope: CancelScope | None, *, patience: float) -> bool:
         """Try for a lock until the deadline: yielding for `patience` seconds, then sleeping longer and longer."""
         if self._try(byte):
             return True
@@ -120,6 +137,8 @@ class Turns:
                 pause = min(pause * 2, LONGEST_PAUSE)
             if self._try(byte):
                 return True
+            if scope is not None and scope.cancelled:
+                return False
         return False
 
     def _try(self, byte: int) -> bool:

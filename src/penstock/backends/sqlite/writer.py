@@ -10,10 +10,12 @@ were shared does the leader wait for the rest, at most 0.2 ms: without that, eig
 Nobody is answered before the commit. If the commit fails, everybody in it is told so and nothing was changed.
 
 A call whose cancel scope ends before its turn is withdrawn; once its work has begun, it waits and gets the true outcome.
+A thread that is interrupted (Ctrl-C) leaves its place in the queue, so that nobody waits for it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections import deque
@@ -30,15 +32,17 @@ from penstock.backends.sqlite.faults import translate
 from penstock.backends.sqlite.transaction import SqliteTransaction, SubmissionCache
 from penstock.backends.sqlite.turns import Turns
 from penstock.errors import BackendError, OperationCancelledError
-from penstock.scope import current_scope
+from penstock.scope import CancelScope, checkpoint, current_scope
 
-__all__ = ["Writer", "WriterRetiredError"]
+__all__ = ["Writer", "WriterRetiredError", "leak"]
 
 T = TypeVar("T")
 
 GATHERING_TIME: Final = 0.0002
 LARGEST_GROUP: Final = 512
 FOLD_AT: Final = 2_000
+# SQLite waits for its lock in pieces of this many milliseconds, so that a cancelled call is noticed in between.
+LOCK_WAIT: Final = 50
 
 
 class WriterRetiredError(Exception):
@@ -48,13 +52,13 @@ class WriterRetiredError(Exception):
 class _Request:
     """One call: its work, and the place where its outcome is left."""
 
-    __slots__ = ("alone", "answered", "error", "leads", "result", "started", "work")
+    __slots__ = ("alone", "answered", "deadline", "error", "leads", "result", "work")
 
-    def __init__(self, work: Callable[[Transaction], Any], *, alone: bool) -> None:
+    def __init__(self, work: Callable[[Transaction], Any], *, alone: bool, deadline: float) -> None:
         self.work = work
         self.alone = alone
+        self.deadline = deadline  # for its turn to come
         self.answered: threading.Lock | None = None  # made for those who wait
-        self.started = False
         self.leads = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -85,64 +89,78 @@ class Writer:
         self._timeout = timeout
         self._mutex = threading.Lock()
         self._waiting: deque[_Request] = deque()
-        self._arrived = threading.Semaphore(0)
+        self._arrived = threading.Event()
         self._leader: int | None = None
         self._idle = threading.Condition(self._mutex)
         self._recent = (1, 1)
         self._journaled = 0
         self._cache = SubmissionCache()
         self._closed = False
+        self._has_turn = False
+        self._is_committed = False
+        self._is_disowned = False
         self._foreign_version: int | None = None
         self.on_commit: Callable[[Sequence[Change]], None] | None = None
+        self.nudge: Callable[[], None] | None = None
+        connection.set_busy_timeout(LOCK_WAIT)
 
     def run(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
         """Run `work` in a transaction, maybe a shared one, and return its result once it is durable."""
-        scope = current_scope()
-        if scope is not None:
-            scope.check()
-        request = _Request(work, alone=alone)
-        with self._mutex:
-            if self._closed:
-                raise WriterRetiredError
-            if self._leader is None:
-                self._leader = -1  # taken; the thread is named when it begins
-                leads = True
-            elif self._leader == threading.get_ident():
-                raise BackendError(
-                    "a store cannot be written to from within its own transaction, "
-                    "for example by an iterator passed to enqueue_jobs"
-                )
-            else:
-                request.answered = threading.Lock()
-                request.answered.acquire()
-                self._waiting.append(request)
-                self._arrived.release()
-                leads = False
-        if request.answered is not None:
-            self._wait(request, request.answered)
-            leads = request.leads
-        if leads:
-            self._leader = threading.get_ident()
-            self._lead(request)
+        checkpoint()
+        request = _Request(work, alone=alone, deadline=time.monotonic() + self._timeout)
+        try:
+            self._enter(request)
+            if request.answered is not None:
+                self._wait(request, request.answered)
+            if request.leads:
+                self._lead(request)
+        except BaseException:
+            self._leave(request)
+            raise
         if request.error is not None:
             raise request.error
         return request.result  # type: ignore[no-any-return]  # what `work` returned
+
+    def _enter(self, request: _Request) -> None:
+        """Lead if nobody does, else queue up."""
+        with self._mutex:
+            if self._leader == threading.get_ident():
+                raise _inside("written to")
+            if self._closed:
+                raise WriterRetiredError
+            if self._leader is None:
+                request.leads = True
+                self._leader = -1  # taken; the thread is named when it begins
+                return
+            request.answered = threading.Lock()
+            request.answered.acquire()
+            self._waiting.append(request)
+        self._arrived.set()
+
+    def _leave(self, request: _Request) -> None:
+        """Go without an answer: whoever is interrupted must not be waited for as the next leader."""
+        with self._mutex:
+            if request in self._waiting:
+                self._waiting.remove(request)
+        self._hand_over(request)
 
     def has_foreign_changes(self) -> bool:
         """Whether others have committed since the last call. SQLite tells by a number that our commits do not change.
 
         While calls of this process are under way the answer waits for the next look.
         """
-        with self._mutex:
-            if self._leader is not None or self._closed:
-                return False
-            self._leader = -1
+        look = _Request(_nothing, alone=True, deadline=0.0)
         try:
+            with self._mutex:
+                if self._leader is not None or self._closed:
+                    return False
+                look.leads = True
+                self._leader = -1
             ((version,),) = fetch(self._cursor, "PRAGMA data_version")
         except apsw.Error:
             return True
         finally:
-            self._hand_over()
+            self._hand_over(look)
         seen, self._foreign_version = self._foreign_version, version
         return bool(seen != version)
 
@@ -152,11 +170,32 @@ class Writer:
 
     def close(self) -> None:
         """Take no new calls, let those under way finish, close the connection."""
+        if self.is_led_here():
+            raise _inside("closed")
+        self.retire(None)
+
+    def retire(self, timeout: float | None) -> bool:
+        """Close if the calls under way finish in time; otherwise go on as before and return False."""
         with self._mutex:
             self._closed = True
-            while self._leader is not None:
-                self._idle.wait()
+            if not self._idle.wait_for(lambda: self._leader is None, timeout):
+                self._closed = False
+                return False
         self._connection.close()
+        return True
+
+    def disown(self) -> None:
+        """Never touch the file again: this is the child of a fork, and the transaction is the parent's.
+
+        Even rolling back or closing would reach into memory that SQLite shares between processes.
+        """
+        if self.is_led_here():  # else a thread that is no more may hold the connection's mutex
+            self._connection.authorizer = _deny
+        self._is_disowned = True
+        self._mutex = threading.Lock()
+        self._idle = threading.Condition(self._mutex)
+        self._waiting.clear()
+        leak(self._connection)
 
     # -- waiting ------------------------------------------------------------------------------------------------
 
@@ -169,40 +208,51 @@ class Writer:
         try:
             remaining = scope.remaining()
             if remaining is not None and not answered.acquire(timeout=remaining):
-                self._withdraw(request)
+                self._withdraw(request, timed_out=True)
                 answered.acquire()
             elif remaining is None:
                 answered.acquire()
         finally:
             unsubscribe()
 
-    def _withdraw(self, request: _Request) -> None:
+    def _withdraw(self, request: _Request, *, timed_out: bool = False) -> None:
         """Take a request back whose work has not begun; otherwise its outcome is awaited."""
         with self._mutex:
             if request not in self._waiting:
                 return
             self._waiting.remove(request)
-        request.error = OperationCancelledError("the call was cancelled before its turn came")
+        request.error = OperationCancelledError(
+            "the call was cancelled before its turn came", timed_out=timed_out
+        )
         request.answer()
 
     # -- leading ------------------------------------------------------------------------------------------------
 
     def _lead(self, first: _Request) -> None:
         group = [first]
+        self._is_committed = False
         try:
+            self._leader = threading.get_ident()
             self._commit_group(group)
-        except apsw.Error as error:
+        except apsw.BusyError as error:
             self._fail(group, translate(error, self._path))
+            self._fail_overdue(error)
+        except apsw.Error as error:
+            self._fail(group, _forked_inside() if self._is_disowned else translate(error, self._path))
         except BaseException as error:
-            self._fail(group, error)
+            if self._is_committed:
+                first.error = error  # an interruption hits its own thread alone; the others were served
+            else:
+                self._fail(group, error)
         finally:
-            self._hand_over()
+            self._hand_over(first)
             for request in group[1:]:
                 request.answer()
 
     def _commit_group(self, group: list[_Request]) -> None:
         first = group[0]
-        self._begin()
+        committing = False
+        self._begin(first.deadline)
         self._cache.clear()
         try:
             transactions = [self._run_first(first)]
@@ -212,38 +262,66 @@ class Writer:
             if journaled >= FOLD_AT:
                 fold_counters(self._cursor)
                 journaled = 0
+            committing = True
             self._cursor.execute("COMMIT")
         finally:
-            if self._connection.in_transaction:
-                self._cursor.execute("ROLLBACK")
-            if self._turns is not None:
-                self._turns.release()
+            self._is_committed = committing and not self._connection.in_transaction
+            self._end()
         self._journaled = journaled
         self._recent = (len(group), self._recent[0])
+        if self.nudge is not None and any(each.journaled for each in transactions):
+            self.nudge()
         if self.on_commit is not None:
             changes = [change for each in transactions for change in each.changes]
             if changes:
                 self.on_commit(changes)
 
-    def _begin(self) -> None:
+    def _begin(self, deadline: float) -> None:
+        scope = current_scope()
+        if scope is not None and (remaining := scope.remaining()) is not None:
+            deadline = min(deadline, time.monotonic() + remaining)
         if self._turns is not None:
-            scope = current_scope()
-            remaining = None if scope is None else scope.remaining()
-            patience = self._timeout if remaining is None else min(self._timeout, remaining)
-            if not self._turns.acquire(patience):
+            # Half of the time for the turn, the rest for SQLite's own lock: if a frozen process is in line for its
+            # turn, the others still get through, and if it is frozen while it writes, they learn it in time.
+            self._has_turn = self._turns.acquire((deadline + time.monotonic()) / 2, scope)
+        try:
+            if scope is not None:
+                scope.check()
+            self._lock(deadline, scope)
+        except BaseException:
+            self._release_turn()
+            raise
+
+    def _lock(self, deadline: float, scope: CancelScope | None) -> None:
+        """Begin the transaction: only this keeps other writers out."""
+        while True:
+            try:
+                self._cursor.execute("BEGIN IMMEDIATE")
+            except apsw.BusyError:
                 if scope is not None:
                     scope.check()
-                raise apsw.BusyError("another process did not finish writing in time")
+                if time.monotonic() >= deadline:
+                    raise
+            else:
+                return
+
+    def _end(self) -> None:
+        """Undo what was not committed, and let the next process write."""
+        if self._is_disowned:
+            return
         try:
-            self._cursor.execute("BEGIN IMMEDIATE")
-        except BaseException:
-            if self._turns is not None:
-                self._turns.release()
-            raise
+            if self._connection.in_transaction:
+                self._cursor.execute("ROLLBACK")
+        finally:
+            self._release_turn()
+
+    def _release_turn(self) -> None:
+        if self._turns is not None and self._has_turn:
+            self._has_turn = False
+            self._turns.release()
 
     def _run_first(self, request: _Request) -> SqliteTransaction:
         """Run the leader's own work. If it fails there is nothing else in the transaction yet."""
-        request.started = True
         tx = self._transaction()
         request.result = request.work(tx)
         return tx
@@ -266,14 +344,11 @@ class Writer:
         """Return a waiting request; wait for one only while as many as lately shared a commit have not come."""
         while True:
             with self._mutex:
-                if self._waiting and not self._waiting[0].alone:
-                    request = self._waiting.popleft()
-                    request.started = True
-                    return request
                 if self._waiting:
-                    return None
+                    return None if self._waiting[0].alone else self._waiting.popleft()
+                self._arrived.clear()
             patience = deadline - time.monotonic()
-            if missing <= 0 or patience <= 0 or not self._arrived.acquire(timeout=patience):
+            if missing <= 0 or patience <= 0 or not self._arrived.wait(patience):
                 return None
 
     def _run_guarded(self, request: _Request) -> SqliteTransaction | None:
@@ -307,19 +382,29 @@ class Writer:
         first.error = error
         for request in others:
             if request.error is None:
-                request.error = (
-                    error
-                    if isinstance(error, BackendError)
-                    else BackendError("the shared transaction was interrupted; try again", retryable=True)
-                )
+                request.error = _for_another(error)
 
-    def _hand_over(self) -> None:
-        """Let the next one in line lead, if there is one."""
+    def _fail_overdue(self, error: apsw.BusyError) -> None:
+        """Tell those who have waited as long as the leader; each would only wait in vain once more."""
+        now = time.monotonic()
+        with self._mutex:
+            overdue = [request for request in self._waiting if request.deadline <= now]
+            for request in overdue:
+                self._waiting.remove(request)
+        for request in overdue:
+            request.error = translate(error, self._path)
+            request.answer()
+
+    def _hand_over(self, request: _Request) -> None:
+        """If this request leads, let the next one in line do so."""
         successor: _Request | None = None
         with self._mutex:
+            if not request.leads:
+                return
+            request.leads = False
             if self._waiting:
                 successor = self._waiting.popleft()
-                successor.leads = successor.started = True
+                successor.leads = True
                 self._leader = -1  # until it has taken over
             else:
                 self._leader = None
@@ -327,3 +412,40 @@ class Writer:
                     self._idle.notify_all()
         if successor is not None:
             successor.answer()
+
+
+def leak(connection: apsw.Connection) -> None:
+    """Keep a connection from ever being closed, not even when the interpreter ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def _nothing(_: Transaction) -> None:
+    pass
+
+
+def _deny(*_: object) -> int:
+    return apsw.SQLITE_DENY
+
+
+def _forked_inside() -> BackendError:
+    return BackendError(
+        "this process was forked inside a transaction of the store, which stays with its parent; "
+        "open a store of its own in the child"
+    )
+
+
+def _inside(what: str) -> BackendError:
+    return BackendError(
+        f"a store cannot be {what} from within its own transaction, "
+        "for example by an iterator passed to enqueue_jobs"
+    )
+
+
+def _for_another(error: BaseException) -> BackendError:
+    """Return what a call is told that shared a transaction with the one that met `error`.
+
+    One object a thread: a raised exception collects the traceback of whoever raises it.
+    """
+    if isinstance(error, BackendError):
+        return BackendError(str(error), retryable=error.retryable)
+    return BackendError("the shared transaction was interrupted; try again", retryable=True)

@@ -314,6 +314,17 @@ class Leases(Suite):
         clock.advance(1)
         assert backend.maintain().lost == 1
 
+    def test_a_job_corrected_back_into_flight_is_not_held_for_ever(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
+        """Q7, G15: whoever should stop it may be gone."""
+        put_running(backend, "job", timeouts=_LEASE)
+        backend.mark_job_unknown_stopped("job", "no answer")
+        backend.update_job_status("job", _S.CANCELLING)
+        clock.advance(60)
+        assert backend.maintain().lost == 1
+        assert backend.get_job("job").status is _S.UNKNOWN_STOPPED
+
     @pytest.mark.parametrize("jobs", [["job"], "job", {"job": "1"}, {"job": True}, {"": 1}, {5: 1}], ids=repr)
     def test_what_is_no_map_of_attempts_is_refused(self, backend: Backend, jobs: Any) -> None:
         put_running(backend, "job")
@@ -357,6 +368,14 @@ class Owners(Suite):
             clock.advance(5)
             assert backend.beat_owner(owner)
             assert backend.maintain().lost == 0
+        assert backend.get_job("job").status is _S.RUNNING
+
+    def test_a_process_never_judges_itself(self, backend: Backend, clock: ManualClock) -> None:
+        """C28: whoever runs the upkeep is alive, however late its own beat."""
+        put(backend, "job", timeouts=_LEASE)
+        claim(backend, "job", owner=backend.open_owner())
+        clock.advance(timedelta(hours=1))
+        assert backend.maintain().lost == 0
         assert backend.get_job("job").status is _S.RUNNING
 
     def test_the_jobs_of_a_closed_owner_are_lost(self, backend: Backend) -> None:

@@ -62,6 +62,7 @@ class Listening(Suite):
             status=_S.INITIAL_PENDING,
             attempt=0,
             assignee_id=None,
+            at=backend.now(),
             available=True,
         )
         claim(backend, "job")

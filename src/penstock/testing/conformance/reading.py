@@ -136,6 +136,17 @@ class Reading(Suite):
         job = backend.get_job("job")
         assert (job.state, job.scheduled_at) == (JobState.SCHEDULED, now)
 
+    def test_a_job_that_ended_before_it_was_due_was_never_scheduled(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
+        """G31, C35."""
+        put(backend, "job", run_at=clock.now() + timedelta(seconds=10))
+        put_running(backend, "retried")
+        backend.fail_job("retried", "boom", retry_after=10)
+        backend.cancel_jobs(job_ids=["job", "retried"])
+        clock.advance(60)
+        assert [backend.get_job(each).scheduled_at for each in ("job", "retried")] == [None, None]
+
     def test_updated_at_is_the_moment_of_the_last_change(self, backend: Backend, clock: ManualClock) -> None:
         """G31."""
         put(backend, "job")

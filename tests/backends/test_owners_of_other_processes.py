@@ -1,0 +1,162 @@
+"""Liveness across processes: who is gone loses its jobs, who lives keeps them."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.backends.base import Backend
+from penstock.job import Job, JobStatus
+from penstock.policy import RetryPolicy, Timeouts
+from penstock.testing import ManualClock
+
+pytestmark = [pytest.mark.process]
+
+CHILD = """
+import json, sys
+import penstock
+from penstock.testing import ManualClock
+
+url, options, job_ids = json.loads(sys.argv[1])
+backend = penstock.open_backend(url, clock=ManualClock(), **options)
+owner = backend.open_owner()
+backend.dequeue_jobs("child", limit=100, job_ids=job_ids, owner=owner)
+print(owner, flush=True)
+for line in sys.stdin:
+    command = line.strip()
+    if command == "beat":
+        print(backend.beat_owner(owner), flush=True)
+    elif command == "close":
+        backend.close_owner(owner)
+        print("closed", flush=True)
+"""
+
+
+class Child:
+    """Another process that holds jobs on the same store; its clock stands at the start."""
+
+    def __init__(self, url: str, options: dict[str, Any], job_ids: list[str]) -> None:
+        import json
+
+        arguments = json.dumps([url, options, job_ids])
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.owner = self._read()
+
+    def tell(self, command: str) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def store(request: pytest.FixtureRequest, tmp_path: Any) -> tuple[str, dict[str, Any]]:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'jobs.db'}", {}
+    return request.getfixturevalue("postgres_url"), {
+        "schema": "owners_" + tmp_path.name[-20:].lower().strip("_")
+    }
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def backend(store: tuple[str, dict[str, Any]], clock: ManualClock) -> Iterator[Backend]:
+    url, options = store
+    with penstock.open_backend(url, clock=clock, **options) as opened:
+        yield opened
+
+
+@pytest.fixture
+def child_holding(store: tuple[str, dict[str, Any]], backend: Backend) -> Iterator[Any]:
+    """A function that adds jobs and starts a process that claims them."""
+    children: list[Child] = []
+
+    def start(*jobs: Job) -> Child:
+        backend.enqueue_jobs(jobs)
+        child = Child(*store, [job.id for job in jobs])
+        children.append(child)
+        assert all(backend.get_job(job.id).status is JobStatus.RUNNING for job in jobs)
+        return child
+
+    yield start
+    for child in children:
+        child.kill()
+
+
+def test_the_jobs_of_a_process_that_is_gone_are_lost_at_once(backend: Backend, child_holding: Any) -> None:
+    """C63: the process ran on this host, so nobody has to wait for its beat to grow old."""
+    child = child_holding(
+        Job(id="plain", type="t"), Job(id="last", type="t", retry=RetryPolicy(max_attempts=1))
+    )
+    assert backend.maintain().lost == 0
+    child.kill()
+    assert backend.maintain().lost == 2
+    assert backend.get_job("plain").status is JobStatus.UNKNOWN_RETRY
+    assert backend.get_job("last").status is JobStatus.DEAD_LETTER
+    assert backend.beat_owner(child.owner) is False
+
+
+def test_a_silent_process_loses_its_jobs_after_fifteen_seconds(
+    backend: Backend, clock: ManualClock, child_holding: Any
+) -> None:
+    """C28, C63."""
+    child = child_holding(Job(id="job", type="t"))
+    clock.advance(14.9)
+    assert backend.maintain().lost == 0
+    clock.advance(0.2)
+    assert backend.maintain().lost == 1
+    assert child.tell("beat") == "False"
+
+
+def test_a_visibility_shorter_than_the_liveness_counts(
+    backend: Backend, clock: ManualClock, child_holding: Any
+) -> None:
+    """C28."""
+    child_holding(
+        Job(id="short", type="t", timeouts=Timeouts(visibility=timedelta(seconds=5))),
+        Job(id="long", type="t", timeouts=Timeouts(visibility=timedelta(seconds=500))),
+    )
+    clock.advance(5.1)
+    assert backend.maintain().lost == 1
+    assert backend.get_job("short").status is JobStatus.UNKNOWN_RETRY
+    assert backend.get_job("long").status is JobStatus.RUNNING
+    clock.advance(10)
+    assert backend.maintain().lost == 1
+
+
+def test_a_process_that_closes_its_owner_gives_its_jobs_back(backend: Backend, child_holding: Any) -> None:
+    """C63."""
+    child = child_holding(Job(id="job", type="t"))
+    assert child.tell("close") == "closed"
+    assert backend.maintain().lost == 1
+
+
+def test_a_late_report_of_a_lost_process_is_refused_once_another_has_the_job(
+    backend: Backend, child_holding: Any
+) -> None:
+    """Q40."""
+    child = child_holding(Job(id="job", type="t"))
+    child.kill()
+    backend.maintain()
+    (job,) = backend.dequeue_jobs("other")
+    assert job.attempt == 2
+    with pytest.raises(penstock.errors.StaleAttemptError):
+        backend.complete_job("job", attempt=1)

@@ -1,0 +1,101 @@
+"""What the pages say about names, options and limits is compared with the code."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import errors
+from penstock.backends import _arguments, _options, base
+from penstock.backends.sqlite import backend as sqlite_backend
+from penstock.job import Job, JobStatus, JournalEntry
+from penstock.lifecycle import Verb
+from penstock.policy import RetryPolicy, Timeouts
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def public_errors() -> list[type[errors.PenstockError]]:
+    return [getattr(errors, name) for name in errors.__all__]
+
+
+@pytest.mark.parametrize("error", public_errors(), ids=lambda error: error.__name__)
+def test_every_error_is_documented_with_its_code_and_attributes(error):
+    begin = rf"^\| `{error.__name__}` \| `{error.code}` \|"
+    (row,) = re.findall(rf"{begin}.*$", page("reference/errors.md"), re.MULTILINE)
+    own = [name for name in error.__annotations__ if name != "code"]
+    assert [name for name in own if f"`{name}`" not in row and name != "value"] == []
+
+
+def test_every_public_name_is_in_the_reference():
+    text = page("reference/api.md")
+    named = set(re.findall(r"^::: penstock\.(?:[a-z_.]+\.)?(\w+)$", text, re.MULTILINE))
+    assert set(penstock.__all__) - named - set(errors.__all__) == set()
+    assert {"ClaimRequest", "Failure", "Retention", "Change"} <= named
+
+
+def test_every_status_field_and_verb_is_in_the_life_of_a_job():
+    text = page("concepts/job-life.md")
+    for status in JobStatus:
+        assert f"| {status.name} |" in text
+    for field in (*Job.__struct_fields__, *RetryPolicy.__struct_fields__, *Timeouts.__struct_fields__):
+        assert f"`{field}`" in text, field
+    for verb in Verb:
+        assert f"`{verb}`" in text, verb
+
+
+def test_every_column_is_in_the_page_about_the_journal():
+    text = page("concepts/journal.md")
+    assert [name for name in JournalEntry.__struct_fields__ if f"`{name}`" not in text] == []
+
+
+def test_every_option_is_in_the_page_about_stores():
+    text = page("guides/stores.md")
+    options = [*_options.StoreOptions.__struct_fields__, *sqlite_backend._OWN_OPTIONS]
+    options += re.findall(r"`(\w+)`", inspect.getdoc(penstock.open_backend).split("**options:")[1])
+    assert [name for name in options if f"| `{name}` |" not in text] == []
+
+
+def test_limits_are_those_of_the_code():
+    text = page("concepts/job-life.md")
+    for number in (
+        _arguments.MAX_ID,
+        _arguments.MAX_TYPE,
+        _arguments.MAX_TAGS,
+        _arguments.MAX_CALLBACK_URL,
+        _arguments.MAX_KEY_BYTES,
+        _arguments.MAX_DEPENDENCIES,
+        _arguments.MAX_DESCRIPTION,
+        _arguments.MAX_DEPTH,
+        _arguments.FIRST_YEAR,
+        _arguments.LAST_YEAR,
+    ):
+        assert re.search(rf"\b{number}\b", text), number
+
+
+def test_every_verb_of_the_contract_has_a_docstring():
+    tree = ast.parse(Path(base.__file__).read_text(encoding="utf-8"))
+    (contract,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Backend"]
+    verbs = [node for node in contract.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
+    assert [verb.name for verb in verbs if not ast.get_docstring(verb)] == []
+    assert len(verbs) > 40
+
+
+def test_g33_handlers_are_shown_to_be_idempotent_and_secrets_kept_out_of_payloads_and_logs():
+    text = page("guides/writing-handlers.md")  # its code is run by test_code_blocks
+    for heading in ("## Idempotent handlers", "## Secrets in payloads", "## Secrets in logs"):
+        assert f"\n{heading}\n" in text
+
+
+def test_no_line_has_trailing_blanks():
+    for file in [ROOT / "README.md", *DOCS.rglob("*.md")]:
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            assert line == line.rstrip(), f"{file.name}:{number}"
