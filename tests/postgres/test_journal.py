@@ -9,7 +9,7 @@ import time
 import psycopg
 import pytest
 
-from penstock.errors import BackendError
+from penstock.errors import BackendError, QueueFullError
 from penstock.job import Job
 from penstock.testing import check_fold, check_invariants
 
@@ -26,7 +26,7 @@ def is_dense(rows, first=1):
 
 
 def test_a_row_that_commits_late_gets_a_later_number(open_store, gate_of, call):
-    """C43: its id was drawn first, but a reader has already gone past it."""
+    """R10, R12: its id was drawn first, but a reader has already gone past it."""
     slow, quick = open_store(), open_store()
     gate = gate_of(slow)
     late = call(slow.enqueue_job, Job(id="late", type="t", key="k"))
@@ -38,11 +38,15 @@ def test_a_row_that_commits_late_gets_a_later_number(open_store, gate_of, call):
     gate.open.set()
     late.result()
     for reader in (quick, slow, open_store()):
-        assert [(row.seq, row.job_id) for row in reader.read_journal()] == [(1, "early"), (2, "next"), (3, "late")]
+        assert [(row.seq, row.job_id) for row in reader.read_journal()] == [
+            (1, "early"),
+            (2, "next"),
+            (3, "late"),
+        ]
 
 
 def test_a_reader_does_not_wait_for_a_writer_nor_for_a_stranger(open_store, admin, gate_of, call):
-    """C43: a foreign transaction that has been open for long delays nobody."""
+    """R10, R12: a foreign transaction that has been open for long delays nobody."""
     slow, quick = open_store(), open_store()
     gate = gate_of(slow)
     late = call(slow.enqueue_job, Job(id="late", type="t", key="k"))
@@ -64,7 +68,7 @@ def test_a_reader_does_not_wait_for_a_writer_nor_for_a_stranger(open_store, admi
 
 
 def test_transactions_that_end_out_of_order_are_all_found(open_store, gate_of, call):
-    """C43: several are open while others are numbered; each appears once it has ended."""
+    """R10, R12: several are open while others are numbered; each appears once it has ended."""
     reader = open_store()
     slow = []
     for number in range(3):
@@ -85,13 +89,15 @@ def test_transactions_that_end_out_of_order_are_all_found(open_store, gate_of, c
 
 
 def test_a_transaction_that_is_undone_leaves_no_hole(open_store, admin, gate_of, call):
-    """C43, F4: its backend is ended before the commit, and the work is run again."""
+    """R10 (F4): its backend is ended before the commit, and the work is run again."""
     backend, other = open_store(), open_store()
     gate = gate_of(backend)
     under_way = call(backend.enqueue_job, Job(id="a", type="t", key="k"))
     assert gate.arrived.wait(10)
     other.enqueue_job(Job(id="b", type="t"))
-    admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'")
+    admin.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+    )
     gate.open.set()
     under_way.result()
     rows = read_all(other)
@@ -101,8 +107,10 @@ def test_a_transaction_that_is_undone_leaves_no_hole(open_store, admin, gate_of,
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_the_journal_stays_dense_under_writers_rollbacks_kills_and_a_long_transaction(open_store, admin, postgres_url):
-    """C43, Q44: no row is lost, a job's rows keep their order, and nobody who has read n finds a new row below."""
+def test_the_journal_stays_dense_under_writers_rollbacks_kills_and_a_long_transaction(
+    open_store, admin, postgres_url
+):
+    """R10, B17: no row is lost, a job's rows keep their order, and nobody who has read n finds a new row below."""
     writers = [open_store(timeout=60.0) for _ in range(2)]
     reader = open_store()
     stop = threading.Event()
@@ -172,7 +180,7 @@ def test_the_journal_stays_dense_under_writers_rollbacks_kills_and_a_long_transa
 
 @pytest.mark.process
 def test_a_process_killed_between_its_writes_leaves_a_whole_journal(open_store, postgres_url, schema):
-    """C43, F2."""
+    """R10, R12 (F2): only whole transactions are there."""
     backend = open_store()
     for turn in range(3):
         pid = os.fork()
@@ -189,7 +197,7 @@ def test_a_process_killed_between_its_writes_leaves_a_whole_journal(open_store, 
 
 
 def test_counts_follow_tags_that_change_before_and_after_a_fold(backend):
-    """B16, C24."""
+    """Q8, Q47."""
     backend.enqueue_job(Job(id="a", type="t", tags=("x", "y")))
     backend.update_job("a", tags=("y", "z"))
     counts = lambda: [backend.get_job_stats((tag,)).total_jobs for tag in ("x", "y", "z")]  # noqa: E731
@@ -208,7 +216,7 @@ def test_counts_follow_tags_that_change_before_and_after_a_fold(backend):
 
 @pytest.mark.parametrize("tag", ['a"b', "a\\b", 'x","a', "ü漢", "'", "%", "[", "a\nb"])
 def test_tags_with_odd_characters_are_counted_exactly(backend, tag):
-    """B16: a tag that looks like a part of another one's JSON is not it."""
+    """Q9, Q47: a tag that looks like a part of another one's JSON is not it."""
     backend.enqueue_job(Job(id="a", type="t", tags=(tag, "other")))
     assert backend.get_job_stats((tag,)).total_jobs == 1
     for close in ("a", "b", "x", tag[:1] + "?", '"'):
@@ -220,7 +228,7 @@ def test_tags_with_odd_characters_are_counted_exactly(backend, tag):
 
 
 def test_a_reader_folds_a_long_tail(open_store, admin):
-    """C24: so that counting stays quick even if nobody maintains."""
+    """B19: so that counting stays quick even if nobody maintains."""
     backend = open_store()
     backend.enqueue_jobs([Job(id=str(number), type="t", tags=("a",)) for number in range(6_000)])
     first = backend.get_job_stats(("a",))
@@ -230,22 +238,21 @@ def test_a_reader_folds_a_long_tail(open_store, admin):
 
 
 def test_max_pending_holds_for_enqueues_that_come_together(open_store, call):
-    """G29: they take turns, so the limit is never passed."""
+    """Q52: they take turns, so the limit is never passed."""
     backend = open_store(max_pending=5)
     calls = [call(backend.enqueue_job, Job(id=str(number), type="t")) for number in range(12)]
     refused = 0
     for each in calls:
         try:
             each.result()
-        except Exception as error:
-            assert error.code == "queue_full"
+        except QueueFullError:
             refused += 1
     assert refused == 7
     assert backend.get_job_stats().total_jobs == 5
 
 
 def test_a_store_fault_while_numbering_is_ours(open_store, admin):
-    """C62: nothing of the driver leaks."""
+    """Q55: nothing of the driver leaks."""
     backend = open_store(timeout=1.0)
     backend.enqueue_job(Job(id="a", type="t"))
     with admin.transaction():

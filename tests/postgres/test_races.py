@@ -25,7 +25,7 @@ def whole(backend):
 
 
 def test_a_head_that_ends_while_its_follower_is_enqueued_passes_its_turn(open_store, gate_of, call):
-    """B9, C13: the enqueue waits for the key, then finds nobody before it."""
+    """R3, B18: the enqueue waits for the key, then finds nobody before it."""
     ending, adding = open_store(), open_store()
     ending.enqueue_job(Job(id="head", type="t", key=KEY))
     ending.dequeue_jobs("w")
@@ -42,7 +42,7 @@ def test_a_head_that_ends_while_its_follower_is_enqueued_passes_its_turn(open_st
 
 
 def test_a_follower_enqueued_while_its_head_ends_is_given_the_turn(open_store, gate_of, call):
-    """B9, C13: the other order: the end waits for the key, then finds the follower."""
+    """R3, B18: the other order: the end waits for the key, then finds the follower."""
     ending, adding = open_store(), open_store()
     ending.enqueue_job(Job(id="head", type="t", key=KEY))
     ending.dequeue_jobs("w")
@@ -59,11 +59,9 @@ def test_a_follower_enqueued_while_its_head_ends_is_given_the_turn(open_store, g
 
 
 def test_two_last_dependencies_that_end_together_release_the_job_once(open_store, gate_of, call):
-    """G23, C27: the second end waits for the dependent's row and sees what the first one did to it."""
+    """G24, B18: the second end waits for the dependent's row and sees what the first one did to it."""
     one, two = open_store(), open_store()
-    one.enqueue_jobs(
-        [Job(id="a", type="t"), Job(id="b", type="t"), Job(id="c", type="t", after=("a", "b"))]
-    )
+    one.enqueue_jobs([Job(id="a", type="t"), Job(id="b", type="t"), Job(id="c", type="t", after=("a", "b"))])
     one.dequeue_jobs("w", limit=2)
     gate = gate_of(one)
     first = call(one.complete_job, "a")
@@ -79,7 +77,7 @@ def test_two_last_dependencies_that_end_together_release_the_job_once(open_store
 
 
 def test_a_dependency_that_ends_while_its_dependent_is_enqueued_is_not_waited_for(open_store, gate_of, call):
-    """G22: the enqueue waits for the row of what it depends on."""
+    """G24, B18: the enqueue waits for the row of what it depends on."""
     ending, adding = open_store(), open_store()
     ending.enqueue_job(Job(id="a", type="t"))
     ending.dequeue_jobs("w")
@@ -95,7 +93,7 @@ def test_a_dependency_that_ends_while_its_dependent_is_enqueued_is_not_waited_fo
 
 
 def test_a_dependent_enqueued_while_its_dependency_is_completed_is_released(open_store, gate_of, call):
-    """G22: the short way of completion notices that somebody waits by now."""
+    """G24, B18: the short way of completion notices that somebody waits by now."""
     ending, adding = open_store(), open_store()
     ending.enqueue_job(Job(id="a", type="t"))
     ending.dequeue_jobs("w")
@@ -112,7 +110,7 @@ def test_a_dependent_enqueued_while_its_dependency_is_completed_is_released(open
 
 
 def test_two_enqueues_in_one_key_stand_in_the_order_of_their_commits(open_store, gate_of, call):
-    """B9, C13: the second waits, so its insertion number is the later one and it is not the head."""
+    """R3, B18: the second waits, so its insertion number is the later one and it is not the head."""
     one, two = open_store(), open_store()
     gate = gate_of(one)
     first = call(one.enqueue_job, Job(id="first", type="t", key=KEY))
@@ -127,7 +125,7 @@ def test_two_enqueues_in_one_key_stand_in_the_order_of_their_commits(open_store,
 
 
 def test_two_enqueues_with_one_idempotency_key_store_one_job(open_store, gate_of, call):
-    """G30: the second waits for the first and gets its id."""
+    """G2, C32: the second waits for the first and gets its id."""
     one, two = open_store(), open_store()
     gate = gate_of(one)
     first = call(one.enqueue_job, Job(id="first", type="t", idempotency_key="i"))
@@ -139,7 +137,7 @@ def test_two_enqueues_with_one_idempotency_key_store_one_job(open_store, gate_of
 
 
 def test_a_claim_passes_over_what_another_claim_holds(open_store, gate_of, call):
-    """B3: nobody waits for another worker's claim, and no job is given twice."""
+    """B5, Q33: nobody waits for another worker's claim, and no job is given twice."""
     one, two = open_store(), open_store()
     one.enqueue_jobs([Job(id=str(number), type="t") for number in range(5)])
     gate = gate_of(one)
@@ -151,7 +149,7 @@ def test_a_claim_passes_over_what_another_claim_holds(open_store, gate_of, call)
 
 
 def test_a_claim_that_was_undone_leaves_its_jobs_to_the_next(open_store, admin):
-    """B3: also when the next claim has already gone past their place."""
+    """B5: also when the next claim has already gone past their place."""
     one, two = open_store(), open_store()
     one.enqueue_jobs([Job(id=str(number), type="t") for number in range(6)])
     two.dequeue_jobs("w", limit=1)
@@ -163,7 +161,7 @@ def test_a_claim_that_was_undone_leaves_its_jobs_to_the_next(open_store, admin):
 
 
 def test_deadlocked_work_is_run_again(open_store, gate_of, call, admin):
-    """C13: two batches that take the same ids in opposite order both come to an end."""
+    """B18, Q15: two batches that take the same ids in opposite order both come to an end."""
     one, two = open_store(), open_store()
     ids = [f"job-{number}" for number in range(60)]
     jobs = [Job(id=each, type="t") for each in ids]
@@ -180,12 +178,21 @@ def test_deadlocked_work_is_run_again(open_store, gate_of, call, admin):
         one.delete_jobs(job_ids=ids)
 
 
-@pytest.mark.parametrize("filters", [{}, {"types": ["t"]}, {"types": ["t", "u"]}, {"tags": ["a"]}, {"tags": ["a", "b"]}])
+@pytest.mark.parametrize(
+    "filters", [{}, {"types": ["t"]}, {"types": ["t", "u"]}, {"tags": ["a"]}, {"tags": ["a", "b"]}]
+)
 def test_claims_of_many_threads_give_each_job_once_and_never_too_many(open_store, filters):
-    """B3, C9: Q12."""
+    """B5, B18, Q33, C62."""
     backend = open_store()
     backend.enqueue_jobs(
-        [Job(id=f"{number}", type="tu"[number % 2 if len(filters.get("types", [])) == 2 else 0], tags=("a", "b")) for number in range(400)]
+        [
+            Job(
+                id=f"{number}",
+                type="tu"[number % 2 if len(filters.get("types", [])) == 2 else 0],
+                tags=("a", "b"),
+            )
+            for number in range(400)
+        ]
     )
     taken, most = Counter(), [0]
     lock = threading.Lock()
@@ -218,20 +225,23 @@ def claim_all(url, schema, name, results):
         while jobs := backend.dequeue_jobs(name, limit=5):
             assert len(jobs) <= 5
             ids += [job.id for job in jobs]
-            backend.complete_jobs({job.id: b"r" for job in jobs}, attempts={job.id: job.attempt for job in jobs})
+            backend.complete_jobs(
+                {job.id: b"r" for job in jobs}, attempts={job.id: job.attempt for job in jobs}
+            )
         results.put(ids)
 
 
 @pytest.mark.process
 @pytest.mark.slow
 def test_claims_of_several_processes_give_each_job_once(postgres_url, schema, open_store):
-    """B3, C9: Q12."""
+    """B5, B18, Q33, C62."""
     backend = open_store()
     backend.enqueue_jobs([Job(id=str(number), type="t") for number in range(300)])
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     children = [
-        context.Process(target=claim_all, args=(postgres_url, schema, f"p{number}", results)) for number in range(3)
+        context.Process(target=claim_all, args=(postgres_url, schema, f"p{number}", results))
+        for number in range(3)
     ]
     for child in children:
         child.start()

@@ -21,7 +21,7 @@ import psycopg
 from penstock.backends._rows import Row
 from penstock.backends._store import Blobs, Store, Transaction
 from penstock.backends.base import Change
-from penstock.backends.postgres import faults, plain, reading
+from penstock.backends.postgres import fast, faults, plain, reading
 from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Patience, Pool, server_limits
 from penstock.backends.postgres.context import Context
 from penstock.backends.postgres.gather import Gatherer
@@ -396,7 +396,7 @@ def _roll_back(connection: BoundedConnection) -> None:
     if connection.closed or connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
         return
     try:
-        connection.execute("ROLLBACK", prepare=False)
+        fast.roll_back(connection)
     except psycopg.Error:
         connection.pgconn.finish()
 
