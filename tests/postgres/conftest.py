@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.stores import postgres_url
 
 from penstock.backends.postgres import PostgresBackend, open_postgres
-from tests.stores import postgres_url
 
 __all__ = ["postgres_url"]
 

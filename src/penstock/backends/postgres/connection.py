@@ -26,14 +26,13 @@ __all__ = ["BoundedConnection", "Patience", "Pool"]
 RV = TypeVar("RV")
 
 #: Every statement here is written for one plan: nested loops over the index made for it. The planner, left alone,
-#: turns to sorts and hash joins when its statistics date from a moment when the ready set was small.
+#: turns to scans of whole tables and to hash joins when its statistics date from a moment when the ready set was small.
 PLANNER: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
-    "enable_sort": "off",
     "jit": "off",
 }
 _FIRST_PAUSE: Final = 0.01

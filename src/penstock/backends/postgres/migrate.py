@@ -126,8 +126,14 @@ def _script(schema: str, step: Migration) -> str:
 
 def _version(connection: psycopg.Connection[Any], schema: str) -> tuple[int, int]:
     """Return the highest step applied (0 for none) and the oldest code that may run on it."""
-    known = connection.execute("SELECT to_regclass(%s)", (f'"{schema}".migration',), prepare=False).fetchone()
-    if known is None or known[0] is None:
+    # Not to_regclass: it may answer from what this session knew before it waited for the lock.
+    known = connection.execute(
+        "SELECT FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace"
+        " WHERE nspname = %s AND relname = 'migration'",
+        (schema,),
+        prepare=False,
+    ).fetchone()
+    if known is None:
         return 0, 0
     row = connection.execute(
         f'SELECT coalesce(max(number), 0), coalesce(max(oldest_code), 0) FROM "{schema}".migration',
