@@ -1,0 +1,406 @@
+"""Running work in transactions: connections, time, retries, and what became of a commit.
+
+- No connection, or it breaks before COMMIT is sent: the work is run again from its start, until the time is over.
+- A deadlock or a serialisation failure: the same, after a short pause, a limited number of times.
+- It breaks during COMMIT: the server is asked what became of the transaction's xid. Committed: done. Aborted: run again.
+  No answer: BackendError with `outcome_unknown`.
+
+A transaction never stays open: whatever happens, the connection is idle or closed when it goes back to the pool.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import psycopg
+
+from penstock.backends._rows import Row
+from penstock.backends._store import Blobs, Store, Transaction
+from penstock.backends.base import Change
+from penstock.backends.postgres import fast, faults, plain, reading
+from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Patience, Pool, server_limits
+from penstock.backends.postgres.context import Context
+from penstock.backends.postgres.gather import Gatherer
+from penstock.backends.postgres.herald import Herald
+from penstock.backends.postgres.journal import job_stats
+from penstock.backends.postgres.migrate import check_version
+from penstock.backends.postgres.statements import NOW
+from penstock.backends.postgres.transaction import PostgresTransaction
+from penstock.clock import Clock, to_micros
+from penstock.errors import BackendError, OperationCancelledError, QueueClosedError
+from penstock.job import Job, JobStats, JournalEntry
+from penstock.scope import checkpoint
+
+__all__ = ["PostgresStore"]
+
+T = TypeVar("T")
+
+_MOST_COLLISIONS: Final = 20
+_RESOLVE_SECONDS: Final = 10.0
+
+
+class _RunAgainError(Exception):
+    """The transaction took no effect and its work may be run again."""
+
+    def __init__(self, cause: psycopg.Error) -> None:
+        self.cause = cause
+        super().__init__(str(cause))
+
+
+class PostgresStore(Store):
+    """A schema of a PostgreSQL database."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        schema: str = "penstock",
+        pool_size: int = 4,
+        timeout: float = 30.0,
+        migrate: bool = False,
+        pgbouncer: bool = False,
+    ) -> None:
+        self.context = Context(schema, has_own_clock=clock is not None)
+        self.on_commit: Callable[[Sequence[Change]], None] | None = None
+        self.herald = Herald()
+        self.gatherer = Gatherer(self._store_plain)
+        self._clock = clock
+        self._timeout = timeout
+        self._seen_snapshot = ""
+        self._pool = Pool(url, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
+        settings = {**PLANNER, **server_limits(timeout)} if pgbouncer else {}
+        self._begin = self.context.sql.text(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
+            + "".join(f"SET LOCAL {name} = '{value}'; " for name, value in settings.items())
+        )
+        self._start = self.context.sql.text(
+            f"SELECT {NOW}, pg_current_xact_id()::text, (SELECT blocked FROM {{schema}}.control)"
+        )
+        _stores.add(self)
+        try:
+            self.run(lambda connection: check_version(connection, schema, may_migrate=migrate))
+        except BaseException:
+            self._pool.close()
+            raise
+
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
+        patience = self._patience()
+        collisions = 0
+        while True:
+            connection = self._pool.acquire(patience)
+            try:
+                return self._run_once(connection, work, patience, is_long=alone)
+            except _RunAgainError as again:
+                error = again.cause
+            finally:
+                self._pool.release(connection)
+            collided = faults.is_transient(error)
+            collisions += collided
+            if not collided:
+                self._pool.forget_idle()
+            # Work that reads an iterator cannot be run again.
+            if alone or collisions > _MOST_COLLISIONS or not patience.pause(short=collided):
+                raise faults.translate(error) from error
+
+    def _run_once(
+        self,
+        connection: BoundedConnection,
+        work: Callable[[Transaction], T],
+        patience: Patience,
+        *,
+        is_long: bool,
+    ) -> T:
+        """Run the work and commit it, on a connection that is idle; leaves no transaction open."""
+        try:
+            tx, xid = self._open_transaction(connection, patience)
+            tx.is_long = is_long
+            result = work(tx)
+        except psycopg.Error as error:
+            _roll_back(connection)
+            raise self._verdict(error, patience) from error
+        except BaseException:
+            _roll_back(connection)
+            raise
+        self._commit(connection, tx, xid)
+        if tx.wants_upkeep:
+            self._keep_up(connection)
+        return result
+
+    def _open_transaction(
+        self, connection: BoundedConnection, patience: Patience
+    ) -> tuple[PostgresTransaction, str]:
+        begin = self._begin
+        left = patience.scope.remaining() if patience.scope is not None else None
+        if left is not None and left < self._timeout:
+            # The server itself gives up waiting for locks when the caller's time is over.
+            begin += f"SET LOCAL statement_timeout = {max(1, int(left * 1000))}; "
+        cursor = connection.execute(begin + self._start, prepare=False)
+        while cursor.nextset():
+            pass
+        found = cursor.fetchone()
+        if found is None:
+            raise BackendError("PostgreSQL gave no answer to the start of a transaction", retryable=True)
+        now, xid, blocked = found
+        tx = PostgresTransaction(
+            connection,
+            self.context,
+            now=now if self._clock is None else to_micros(self._clock.now()),
+            blocked=bool(blocked),
+            wants_changes=self.on_commit is not None,
+        )
+        return tx, xid
+
+    @staticmethod
+    def _verdict(error: psycopg.Error, patience: Patience) -> Exception:
+        """Return what to raise when a statement failed before the commit."""
+        if faults.is_transient(error) or faults.is_disconnect(error):
+            return _RunAgainError(error)
+        if error.sqlstate == "57014":
+            try:
+                patience.check()
+            except OperationCancelledError as cancelled:
+                return cancelled
+        return faults.translate(error)
+
+    def _commit(self, connection: BoundedConnection, tx: PostgresTransaction, xid: str) -> None:
+        """Commit, make sure of the outcome, and tell the listeners."""
+        listener = self.on_commit
+        ticket = self.herald.ticket() if listener is not None and tx.changes else None
+        try:
+            try:
+                connection.execute("COMMIT", prepare=False)
+            except psycopg.Error as error:
+                if not faults.is_disconnect(error):
+                    _roll_back(connection)
+                    raise (
+                        _RunAgainError(error) if faults.is_transient(error) else faults.translate(error)
+                    ) from error
+                self._resolve(xid, tx, error)
+        except BaseException:
+            if ticket is not None:
+                self.herald.withdraw(ticket)
+            raise
+        for remember in tx.after_commit:
+            remember()
+        if ticket is not None and listener is not None:
+            self.herald.tell(ticket, tx.changes, listener)
+
+    def _resolve(self, xid: str, tx: PostgresTransaction, cause: psycopg.Error) -> None:
+        """Find out whether a transaction was committed whose connection broke during COMMIT.
+
+        Raises:
+            _RunAgainError: it was not.
+            BackendError: nobody can say (`outcome_unknown`).
+        """
+        self._pool.forget_idle()
+        patience = Patience(_RESOLVE_SECONDS, obeys_scope=False)
+        while True:
+            try:
+                status = self._read_once(
+                    lambda connection: reading.commit_status(connection, tx, xid), patience
+                )
+            except (psycopg.Error, BackendError, QueueClosedError):
+                status = None
+            if status == "committed":
+                return
+            if status == "aborted":
+                raise _RunAgainError(cause) from cause
+            if self._pool.is_closed or not patience.pause(short=False):
+                raise faults.lost_at_commit(cause) from cause
+
+    def _keep_up(self, connection: BoundedConnection) -> None:
+        try:
+            while self.context.journal.keep_up(connection):
+                connection.deadline = self._patience().until()
+        except psycopg.Error as error:
+            raise faults.translate(error) from error
+
+    # -- plain jobs ---------------------------------------------------------------------------------------------
+
+    def enqueue(self, job: Job) -> None:
+        """Store one plain job, together with those of other threads."""
+        if self._pool.is_closed:
+            raise QueueClosedError
+        checkpoint()
+        self.gatherer.add(job)
+
+    def _store_plain(self, jobs: Sequence[Job]) -> list[BaseException | None]:
+        """Store plain jobs by one statement; return for each None or why it was refused.
+
+        The statement is its own transaction, so a broken connection leaves open whether it took effect. Then the ids
+        tell: an id that is there was stored by the attempt whose answer was lost.
+        """
+        # What a caller's scope says concerns its own job, not those it takes along.
+        patience = Patience(self._timeout, obeys_scope=len(jobs) == 1)
+        lost: psycopg.Error | None = None
+        collisions = 0
+        while True:
+            send = partial(self._send_plain, jobs=jobs, is_again=lost is not None)
+            try:
+                return self._read_once(send, patience)
+            except psycopg.Error as error:
+                collided = faults.is_transient(error)
+                collisions += collided
+                if not collided and not faults.is_disconnect(error):
+                    raise faults.translate(error) from error
+                if not collided:
+                    lost = error
+                    self._pool.forget_idle()
+                if collisions > _MOST_COLLISIONS or not patience.pause(short=collided):
+                    raise (
+                        faults.translate(error) if lost is None else faults.lost_at_commit(lost)
+                    ) from error
+            except BackendError as error:
+                if lost is None:
+                    raise
+                raise faults.lost_at_commit(lost) from error
+
+    def _send_plain(
+        self, connection: BoundedConnection, jobs: Sequence[Job], *, is_again: bool
+    ) -> list[BaseException | None]:
+        listener = self.on_commit
+        ticket = self.herald.ticket() if listener is not None else None
+        try:
+            is_open, stored, now = plain.store(connection, self.context, jobs, self._own_now())
+            if is_again and len(stored) < len(jobs):
+                stored |= reading.existing(connection, self.context.sql, [job.id for job in jobs])
+        except BaseException:
+            if ticket is not None:
+                self.herald.withdraw(ticket)
+            raise
+        if ticket is not None and listener is not None:
+            self.herald.tell(
+                ticket, [plain.change_of(job, now) for job in jobs if job.id in stored], listener
+            )
+        return plain.verdicts(jobs, stored, is_open=is_open)
+
+    def _own_now(self) -> int | None:
+        return None if self._clock is None else to_micros(self._clock.now())
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def run(self, read: Callable[[BoundedConnection], T]) -> T:
+        """Run something that may be repeated on a connection outside a transaction."""
+        patience = self._patience()
+        while True:
+            try:
+                return self._read_once(read, patience)
+            except psycopg.Error as error:
+                lost = faults.is_disconnect(error)
+                if lost:
+                    self._pool.forget_idle()
+                if not (lost or faults.is_transient(error)) or not patience.pause(short=not lost):
+                    raise faults.translate(error) from error
+
+    def _read_once(self, read: Callable[[BoundedConnection], T], patience: Patience) -> T:
+        connection = self._pool.acquire(patience)
+        try:
+            return read(connection)
+        finally:
+            _roll_back(connection)
+            self._pool.release(connection)
+
+    def now(self) -> int:
+        own = self._own_now()
+        return (
+            own if own is not None else self.run(lambda connection: int(_value(connection, f"SELECT {NOW}")))
+        )
+
+    def fetch_jobs(self, ids: Sequence[str]) -> tuple[list[tuple[Row, Blobs]], int]:
+        found, now = self.run(lambda connection: reading.fetch_jobs(connection, self.context.sql, ids))
+        return found, now if self._clock is None else to_micros(self._clock.now())
+
+    def list_jobs(
+        self, *, status: str | None, type: str | None, tags: Sequence[str], after: str | None, limit: int
+    ) -> tuple[list[tuple[Row, Blobs]], int]:
+        found, now = self.run(
+            lambda connection: reading.list_jobs(
+                connection, self.context.sql, status=status, type=type, tags=tags, after=after, limit=limit
+            )
+        )
+        return found, now if self._clock is None else to_micros(self._clock.now())
+
+    def stats(self, tags: Sequence[str]) -> JobStats:
+        wanted = tuple(tags)
+        if len(wanted) > 1:
+            return job_stats(
+                wanted,
+                self.run(lambda connection: reading.count_tagged(connection, self.context.sql, wanted)),
+            )
+        journal = self.context.journal
+        counts, is_long = self.run(lambda connection: journal.stats(connection, wanted[0] if wanted else ""))
+        if is_long:
+            self.run(lambda connection: journal.keep_up(connection, wait=False))
+        return job_stats(wanted, counts)
+
+    def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
+        return self.run(lambda connection: self.context.journal.read(connection, after, limit))
+
+    def states(self, ids: Sequence[str]) -> dict[str, tuple[str, int, str]]:
+        query = self.context.sql.text(
+            "SELECT id, status, attempt, verb FROM {schema}.job WHERE id = ANY(%(ids)s::text[])"
+        )
+        found = self.run(lambda connection: connection.execute(query, {"ids": list(ids)}).fetchall())
+        return {job_id: (status, attempt, verb) for job_id, status, attempt, verb in found}
+
+    def next_due_at(self) -> int | None:
+        query = self.context.sql.text(
+            "SELECT min(first.due_at) FROM generate_series(0, 4) AS level CROSS JOIN LATERAL ("
+            "SELECT due_at FROM {schema}.job WHERE gate = 1 AND priority = level ORDER BY due_at, seq LIMIT 1) AS first"
+        )
+        found: int | None = self.run(lambda connection: _value(connection, query))
+        return found
+
+    def has_foreign_changes(self) -> bool:
+        # The text changes whenever a transaction that wrote something ends, here or in another database.
+        seen = self.run(lambda connection: str(_value(connection, "SELECT pg_current_snapshot()::text")))
+        changed, self._seen_snapshot = seen != self._seen_snapshot, seen
+        return changed
+
+    def is_blocked(self) -> bool:
+        query = self.context.sql.text("SELECT blocked FROM {schema}.control")
+        return self.run(lambda connection: bool(_value(connection, query)))
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _patience(self) -> Patience:
+        if self._pool.is_closed:
+            raise QueueClosedError
+        patience = Patience(self._timeout)
+        patience.check()
+        return patience
+
+
+_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        store.herald.reset()
+        store.gatherer.reset()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _roll_back(connection: BoundedConnection) -> None:
+    """End a failed transaction; a connection on which even that fails is useless and is closed."""
+    if connection.closed or connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+        return
+    try:
+        fast.roll_back(connection)
+    except psycopg.Error:
+        connection.pgconn.finish()
+
+
+def _value(connection: BoundedConnection, query: str) -> Any:
+    found = connection.execute(query).fetchone()
+    return None if found is None else found[0]

