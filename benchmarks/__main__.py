@@ -1,0 +1,102 @@
+"""Measure Penstock beside the raw store, in one run, and print ratios. Nothing is asserted.
+
+    python -m benchmarks                                all workloads on SQLite (and PostgreSQL if it is installed)
+    python -m benchmarks --quick                        a first look in about a minute
+    python -m benchmarks w1 w1c --store sqlite          some of them
+    python -m benchmarks flat --plot two-tags.png       the cost of two common tags, drawn
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks import looping, report, submitting
+from benchmarks.results import Result
+from benchmarks.settings import Settings
+from benchmarks.stores import SqliteNormalTarget, SqliteTarget, Target
+
+Workload = Callable[[Target, Settings], Iterator[Result]]
+
+WORKLOADS: Final[dict[str, Workload]] = {
+    "w1": submitting.one_client,
+    "w1c": submitting.eight_threads,
+    "w1c-slow": submitting.eight_threads_slow_flush,
+    "w2": submitting.bulk,
+    "loop": looping.loop,
+}
+
+
+class Store(StrEnum):
+    SQLITE = "sqlite"
+    SQLITE_NORMAL = "sqlite-normal"
+    POSTGRES = "postgres"
+    ALL = "all"
+
+
+def main(
+    workloads: Annotated[list[str] | None, typer.Argument(help=f"Any of: {', '.join(WORKLOADS)}.")] = None,
+    store: Annotated[list[Store] | None, typer.Option(help="May be given several times.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds of ours and raw.")] = 6,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds, smaller stores.")] = False,
+    folder: Annotated[Path | None, typer.Option(help="Where files lie; the disk that is measured.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write all figures here.")] = None,
+) -> None:
+    """Measure Penstock beside the raw store and print ratios."""
+    unknown = sorted(set(workloads or ()) - WORKLOADS.keys())
+    if unknown:
+        raise typer.BadParameter(f"unknown: {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
+    console = Console()
+    if not console.is_terminal:
+        console.width = 130  # of a file or a pipe, where nothing says how wide it may be
+    place = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder))
+    targets = _targets(store or [Store.SQLITE], place)
+    facts = report.machine(place)
+    for target in targets:
+        facts |= target.facts()
+    for name, value in facts.items():
+        console.print(f"[bold]{name:14}[/] {value}", highlight=False)
+    results: list[Result] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    try:
+        with Progress(*columns, console=console, transient=True) as display:
+            settings = Settings(min(rounds, 2) if quick else rounds, quick, display)
+            for target in targets:
+                for name in workloads or WORKLOADS:
+                    results += WORKLOADS[name](target, settings)
+    except KeyboardInterrupt:
+        console.print("[yellow]interrupted; what was measured so far:[/]")
+    finally:
+        for target in targets:
+            target.close()
+        shutil.rmtree(place, ignore_errors=True)
+    console.print(report.table(results))
+    for note in report.notes(results):
+        console.print(note, highlight=False)
+    if json_file is not None:
+        json_file.write_text(
+            json.dumps({"facts": facts, "results": [each.as_json() for each in results]}, indent=1)
+        )
+
+
+def _targets(stores: list[Store], folder: Path) -> list[Target]:
+    wanted = {Store.SQLITE, Store.SQLITE_NORMAL, Store.POSTGRES} if Store.ALL in stores else set(stores)
+    targets: list[Target] = []
+    if Store.SQLITE in wanted:
+        targets.append(SqliteTarget(folder))
+    if Store.SQLITE_NORMAL in wanted:
+        targets.append(SqliteNormalTarget(folder))
+    return targets
+
+
+if __name__ == "__main__":
+    typer.run(main)
