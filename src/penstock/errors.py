@@ -22,7 +22,7 @@ All of them survive pickling, because reports cross process borders.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 __all__ = [
     "BackendError",
@@ -275,12 +275,12 @@ class ReportErrors(ExceptionGroup[Exception]):
 
     def __new__(
         cls, message: str, errors: Sequence[Exception], freed: Mapping[str, int] | None = None
-    ) -> ReportErrors:
+    ) -> Self:
         group = super().__new__(cls, message, errors)
         group.freed = dict(freed or {})
         return group
 
-    def derive(self, excs: Sequence[Exception]) -> ReportErrors:
+    def derive(self, excs: Sequence[Any], /) -> ExceptionGroup[Any]:
         return ReportErrors(self.message, excs, self.freed)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -146,7 +146,7 @@ class Key(tuple[str, ...]):
 
     __slots__ = ()
 
-    def __new__(cls, *parts: str) -> Key:
+    def __new__(cls, *parts: str) -> Self:
         if not parts or not all(isinstance(part, str) for part in parts):
             raise InvalidArgumentError(
                 f"a Key is made of one or more strings, got {shown(parts)}", field="key", value=parts
@@ -159,7 +159,7 @@ class Key(tuple[str, ...]):
     def of(cls, value: Key | str | Iterable[str] | None) -> Key | None:
         """Return a Key from a Key, one text, or several; None stays None."""
         if value is None or type(value) is cls:
-            return value  # type: ignore[return-value]  # narrowed by the type() test
+            return value
         if isinstance(value, str):
             return cls(value)
         if isinstance(value, tuple | list):
@@ -170,7 +170,7 @@ class Key(tuple[str, ...]):
             value=value,
         )
 
-    def __getnewargs__(self) -> tuple[str, ...]:  # type: ignore[override]  # the parts are the arguments
+    def __getnewargs__(self) -> tuple[str, ...]:
         return tuple(self)
 
     def __repr__(self) -> str:
@@ -183,28 +183,28 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     `state`, `scheduled_at` and everything under "state", "outcome" and "moments" is filled in by the store.
     """
 
-    # identity
+    # what to do, and how
     id: str
     type: str
     payload: bytes = b""
     tags: tuple[str, ...] = ()
+    priority: Priority = Priority.NORMAL
+    retry: RetryPolicy | None = None
+    timeouts: Timeouts = Timeouts()
+
+    # where it belongs
     redrive_of: str | None = None
     correlation_id: str | None = None
     callback_url: str | None = None
     idempotency_key: str | None = None
 
-    # scheduling
-    priority: Priority = Priority.NORMAL
+    # when
     run_at: datetime | None = None
     key: Key | None = None
     after: tuple[str, ...] = ()
     after_any: tuple[str, ...] = ()
     parent_id: str | None = None
     held: bool = False
-
-    # policy
-    retry: RetryPolicy | None = None
-    timeouts: Timeouts = Timeouts()
 
     # state
     status: JobStatus = JobStatus.INITIAL_PENDING
@@ -252,6 +252,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return cls(id=str(uuid.uuid4()), type=type, payload=payload, **fields)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nothing but type, payload, tags, priority and policy is asked for, as in most submissions."""
+        return msgspec.structs.astuple(self)[_PLAIN_FROM:] == _PLAIN
+
+    @property
     def process_status(self) -> ProcessStatus:
         """The status as the process queue names it."""
         return _PROCESS_VIEW[self.status]
@@ -260,6 +265,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def completed_at(self) -> datetime | None:
         """When the job reached a final status (the formal model's name for `finalized_at`)."""
         return self.finalized_at
+
+
+_PLAIN_FROM = Job.__struct_fields__.index("redrive_of")
+_PLAIN = msgspec.structs.astuple(Job(id="", type=""))[_PLAIN_FROM:]
 
 
 class JobStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
+from typing import Self
 
 from penstock.errors import InvalidArgumentError, OperationCancelledError, shown
 
@@ -38,7 +39,7 @@ class CancelScope:
         self._parent: CancelScope | None = None
         self._token: contextvars.Token[CancelScope | None] | None = None
 
-    def __enter__(self) -> CancelScope:
+    def __enter__(self) -> Self:
         if self._token is not None:
             raise RuntimeError("a cancel scope can be entered only once at a time")
         self._parent = _current.get()

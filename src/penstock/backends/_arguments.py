@@ -203,9 +203,8 @@ def check_job(job: object, max_payload: int) -> Job:
         raise _bad("job", "a Job", job)
     text("id", job.id, MAX_ID)
     text("type", job.type, MAX_TYPE)
-    if job.status is not JobStatus.INITIAL_PENDING and job.status != JobStatus.INITIAL_PENDING:
-        raise _bad("status", "initial_pending at submission", job.status)
-    blob("payload", job.payload, max_payload)
+    if type(job.payload) is not bytes or len(job.payload) > max_payload:
+        blob("payload", job.payload, max_payload)
     if job.tags:
         tags(job.tags)
     if type(job.priority) is not Priority:
@@ -214,18 +213,21 @@ def check_job(job: object, max_payload: int) -> Job:
         raise _bad("retry", "a RetryPolicy or None", job.retry)
     if not isinstance(job.timeouts, Timeouts):
         raise _bad("timeouts", "a Timeouts", job.timeouts)
+    if not job.is_plain:
+        _check_details(job, max_payload)
+    return job
+
+
+def _check_details(job: Job, max_payload: int) -> None:
+    """Check the fields that most jobs leave at their defaults."""
+    if job.status != JobStatus.INITIAL_PENDING:
+        raise _bad("status", "initial_pending at submission", job.status)
     if job.key is not None:
         _check_key(job.key)
     if job.after or job.after_any:
         _check_dependencies(job)
     if type(job.held) is not bool:
         raise _bad("held", "True or False", job.held)
-    _check_details(job, max_payload)
-    return job
-
-
-def _check_details(job: Job, max_payload: int) -> None:
-    """Check the fields that most jobs leave at their defaults."""
     if job.idempotency_key is not None:
         text("idempotency_key", job.idempotency_key, MAX_IDEMPOTENCY_KEY)
     for field in ("correlation_id", "parent_id", "redrive_of", "assignee_id"):

@@ -167,7 +167,7 @@ def update_status(row: Row, target: JobStatus, message: str, now: int) -> None:
         _place(row, now)
 
 
-def copy_of(row: Row, payload: bytes, now: int) -> Job:
+def copy_of(row: Row, payload: bytes) -> Job:
     """Return the job that repeats a dead one."""
     return Job(
         id=str(uuid.uuid4()),

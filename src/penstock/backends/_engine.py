@@ -179,14 +179,20 @@ class EngineBackend(Backend):
     def complete_job(
         self, job_id: str, result: bytes | None = None, *, attempt: int | None = None
     ) -> dict[str, int]:
-        return self._report_one(Verb.COMPLETE, job_id, self._result(result), attempt, decisions.complete)
+        arguments.job_id(job_id)
+        arguments.attempt(attempt)
+        results = {job_id: self._result(result)}
+        fences = {} if attempt is None else {job_id: attempt}
+        return self._write(lambda tx: _only(*self._complete(tx, results, fences)))
 
     def complete_jobs(
         self, results: Mapping[str, bytes | None], *, attempts: Mapping[str, int] | None = None
     ) -> dict[str, int]:
         arguments.mapping("results", results)
         checked = {job_id: self._result(result) for job_id, result in results.items()}
-        return self._report(Verb.COMPLETE, checked, attempts, decisions.complete)
+        fences = arguments.attempts(attempts)
+        freed, errors = self._write(lambda tx: self._complete(tx, checked, fences))
+        return _all(freed, errors, len(results))
 
     def fail_job(
         self,
@@ -324,10 +330,7 @@ class EngineBackend(Backend):
         fences = {} if attempt is None else {job_id: attempt}
 
         def work(tx: Transaction) -> dict[str, int]:
-            freed, errors = self._apply(tx, verb, {job_id: value}, fences, decide)
-            if errors:
-                raise errors[0]
-            return freed
+            return _only(*self._apply(tx, verb, {job_id: value}, fences, decide))
 
         return self._write(work)
 
@@ -337,9 +340,25 @@ class EngineBackend(Backend):
         arguments.mapping("values", values)
         fences = arguments.attempts(attempts)
         freed, errors = self._write(lambda tx: self._apply(tx, verb, values, fences, decide))
-        if errors:
-            raise ReportErrors(f"{len(errors)} of {len(values)} reports were refused", errors, freed)
-        return freed
+        return _all(freed, errors, len(values))
+
+    def _complete(
+        self, tx: Transaction, results: Mapping[str, bytes | None], fences: Mapping[str, int]
+    ) -> tuple[dict[str, int], list[PenstockError]]:
+        """Complete the simple ones in one statement and the rest one by one."""
+        if tx.wants_changes:
+            return self._apply(tx, Verb.COMPLETE, results, fences, decisions.complete)
+        done = tx.complete_simple({job_id: fences.get(job_id) for job_id in results})
+        freed = Counter(assignee for _, _, assignee in done if assignee is not None)
+        tx.store_results([(seq, results[job_id]) for job_id, seq, _ in done])
+        errors: list[PenstockError] = []
+        if len(done) < len(results):
+            rest = dict(results)
+            for job_id, _, _ in done:
+                del rest[job_id]
+            also_freed, errors = self._apply(tx, Verb.COMPLETE, rest, fences, decisions.complete)
+            freed.update(also_freed)
+        return dict(freed), errors
 
     def _apply(
         self,
@@ -552,7 +571,7 @@ class EngineBackend(Backend):
                 dead |= {row.seq: row for row in tx.rows_tagged(wanted_tags) if row.status in decisions.DEAD}
             rows = [dead[seq] for seq in sorted(dead)]
             blobs = tx.blobs([row.seq for row in rows])
-            copies = [decisions.copy_of(row, blobs.get(row.seq, Blobs()).payload, tx.now) for row in rows]
+            copies = [decisions.copy_of(row, blobs.get(row.seq, Blobs()).payload) for row in rows]
             return Submission(tx, self._options, check=False).run(copies, external=False)
 
         return self._write(work)
@@ -821,6 +840,20 @@ def _checked_failure(failure: Failure) -> Failure:
 def _checked_messages(messages: Mapping[str, str]) -> dict[str, str]:
     arguments.mapping("messages", messages)
     return {job_id: arguments.message("error_message", text) for job_id, text in messages.items()}
+
+
+def _only(freed: dict[str, int], errors: list[PenstockError]) -> dict[str, int]:
+    """Return what a single report freed, or raise why it was refused."""
+    if errors:
+        raise errors[0]
+    return freed
+
+
+def _all(freed: dict[str, int], errors: list[PenstockError], count: int) -> dict[str, int]:
+    """Return what a plural report freed, or raise what of it was refused."""
+    if errors:
+        raise ReportErrors(f"{len(errors)} of {count} reports were refused", errors, freed)
+    return freed
 
 
 def _objection(verb: Verb, job_id: str, row: Row | None, attempt: int | None) -> PenstockError | None:

@@ -43,7 +43,7 @@ def _host() -> str:
     """Name this machine and its present run, so that neither a clone nor a reboot is taken for it."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     try:
-        return f"{socket.gethostname()}/{boot.read_text().strip()}/{os.stat('/proc/self/ns/pid').st_ino}"
+        return f"{socket.gethostname()}/{boot.read_text().strip()}/{Path('/proc/self/ns/pid').stat().st_ino}"
     except OSError:
         return socket.gethostname()
 

@@ -74,7 +74,7 @@ def _max_payload(name: str, value: Any) -> int:
 def _max_pending(name: str, value: Any) -> int | None:
     if value is not None and (type(value) is not int or value < 1):
         raise InvalidArgumentError(f"{name} must be a whole number of at least 1 or None, got {shown(value)}")
-    return value  # type: ignore[no-any-return]  # narrowed above
+    return value
 
 
 def _positive_duration(name: str, value: Any) -> timedelta:

@@ -12,8 +12,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import astuple
 
-from penstock.clock import EPOCH, from_micros, to_micros
+from penstock.clock import from_micros, to_micros
 from penstock.job import (
     ELIGIBLE,
     FINAL,
@@ -48,7 +49,6 @@ class Row(msgspec.Struct):
     id: str
     type: str
     tags: str
-    key: str | None
     priority: int
     order_at: int  # COALESCE(last_retry_at, created_at)
     status: str
@@ -56,12 +56,9 @@ class Row(msgspec.Struct):
     gate: int | None
     unmet: int  # dependencies that still hold it back
     fan: int  # 1 if jobs wait, or once waited, for it
-    held: int
     depth: int
     n: int  # journal rows of this job so far
     attempt: int
-    retry_count: int
-    failures: int
     max_attempts: int | None
     retry: str | None
     execution: int | None
@@ -73,15 +70,22 @@ class Row(msgspec.Struct):
     lease_until: int | None
     deadline_at: int | None
     expires_at: int | None
-    run_at: int | None
-    due_at: int | None
     ready_at: int | None
     created_at: int
     started_at: int | None
     attempt_started_at: int | None
+    updated_at: int
+    verb: str
+    from_status: str | None
+    # From here on what most jobs leave at its default, so that one comparison tells (`_USUAL`).
+    key: str | None
+    held: int
+    retry_count: int
+    failures: int
+    run_at: int | None
+    due_at: int | None
     last_retry_at: int | None
     finalized_at: int | None
-    updated_at: int
     progress: int
     description: str | None
     error_message: str
@@ -94,8 +98,6 @@ class Row(msgspec.Struct):
     redrive_of: str | None
     after: str
     after_any: str
-    verb: str
-    from_status: str | None
 
     @property
     def is_eligible(self) -> bool:
@@ -149,6 +151,20 @@ class Row(msgspec.Struct):
 
 
 COLUMNS: Final = Row.__struct_fields__
+_FIRST_UNUSUAL: Final = COLUMNS.index("key")
+_USUAL: Final = (
+    None,  # key
+    0,  # held
+    0,  # retry_count
+    0,  # failures
+    *[None] * 4,  # run_at, due_at, last_retry_at, finalized_at
+    0,  # progress
+    None,  # description
+    "",  # error_message
+    *[None] * 7,  # error_category … redrive_of
+    NO_STRINGS,  # after
+    NO_STRINGS,  # after_any
+)
 JOURNAL_COLUMNS: Final = (
     "seq",
     "recorded_at",
@@ -247,8 +263,17 @@ def timeouts_of(execution: int | None, visibility: int | None, lifetime: int | N
     return Timeouts(execution=span(execution), visibility=span(visibility), lifetime=span(lifetime))
 
 
-_NO_TIMEOUTS = Timeouts()
 _MICROSECOND = timedelta(microseconds=1)
+
+
+@lru_cache(maxsize=1024)
+def encode_timeouts(timeouts: Timeouts) -> tuple[int | None, int | None, int | None]:
+    """Return execution, visibility and lifetime in microseconds."""
+
+    def micros(span: timedelta | None) -> int | None:
+        return None if span is None else micros_of(span)
+
+    return micros(timeouts.execution), micros(timeouts.visibility), micros(timeouts.lifetime)
 
 
 def micros_of(span: timedelta) -> int:
@@ -258,11 +283,10 @@ def micros_of(span: timedelta) -> int:
 
 def row_of(job: Job, now: int) -> Row:
     """Return the row of a new job, still without `seq`, inherited priority, gate and depth."""
-    timeouts = job.timeouts
     created_at = now if job.created_at is None else to_micros(job.created_at)
     last_retry_at = _micros(job.last_retry_at)
     run_at = _micros(job.run_at)
-    lifetime = None if timeouts.lifetime is None else micros_of(timeouts.lifetime)
+    execution, visibility, lifetime = encode_timeouts(job.timeouts)
     return Row(
         seq=0,
         id=job.id,
@@ -284,8 +308,8 @@ def row_of(job: Job, now: int) -> Row:
         failures=job.failures,
         max_attempts=None if job.retry is None else job.retry.max_attempts,
         retry=None if job.retry is None else encode_policy(job.retry),
-        execution=None if timeouts.execution is None else micros_of(timeouts.execution),
-        visibility=None if timeouts.visibility is None else micros_of(timeouts.visibility),
+        execution=execution,
+        visibility=visibility,
         lifetime=lifetime,
         assignee_id=job.assignee_id,
         assigned_at=_micros(job.assigned_at),
@@ -320,54 +344,62 @@ def row_of(job: Job, now: int) -> Row:
 
 
 def job_of(row: Row, payload: bytes, result: bytes | None, checkpoint: bytes | None, now: int) -> Job:
-    """Return the job of a row, with its state as it is at `now`."""
+    """Return the job of a row, with its state as it is at `now`. Claims call this for every job."""
     status = _STATUS[row.status]
-    is_due = row.due_at is None or row.due_at <= now
-    ready_at = row.ready_at
-    has_timeouts = not (row.execution is None and row.visibility is None and row.lifetime is None)
-    updated_at = EPOCH + timedelta(microseconds=row.updated_at)
-    started = row.attempt_started_at
-    attempt_started_at = updated_at if started == row.updated_at else _moment(started)
+    due_at = row.due_at
+    started, ready_at = row.attempt_started_at, row.ready_at
+    attempt_started_at = None if started is None else _moment_at(started)
+    unusual = {} if astuple(row)[_FIRST_UNUSUAL:] == _USUAL else _unusual_fields(row)
+    if result is not None or checkpoint is not None:
+        unusual |= {"result": result, "checkpoint": checkpoint}
     return Job(
         id=row.id,
         type=row.type,
         payload=payload,
         tags=() if row.tags == NO_STRINGS else decode_strings(row.tags),
-        redrive_of=row.redrive_of,
-        correlation_id=row.correlation_id,
-        callback_url=row.callback_url,
-        idempotency_key=row.idempotency_key,
         priority=_PRIORITY[row.priority],
-        run_at=_moment(row.run_at),
-        key=None if row.key is None else decode_key(row.key),
-        after=() if row.after == NO_STRINGS else decode_strings(row.after),
-        after_any=() if row.after_any == NO_STRINGS else decode_strings(row.after_any),
-        parent_id=row.parent_id,
-        held=bool(row.held),
         retry=None if row.retry is None else decode_policy(row.retry),
-        timeouts=_timeouts(row.execution, row.visibility, row.lifetime) if has_timeouts else _NO_TIMEOUTS,
+        timeouts=timeouts_of(row.execution, row.visibility, row.lifetime),
         status=status,
-        state=state_of(status, is_due=is_due, is_waiting=row.gate == Gate.WAITING),
+        state=state_of(
+            status,
+            is_due=due_at is None or due_at <= now,
+            is_waiting=row.gate == 2,  # Gate.WAITING
+        ),
         attempt=row.attempt,
-        retry_count=row.retry_count,
-        failures=row.failures,
         assignee_id=row.assignee_id,
         assigned_at=attempt_started_at if row.assigned_at == started else _moment(row.assigned_at),
-        progress=row.progress,
-        description=row.description,
-        checkpoint=checkpoint,
-        result=result,
-        error_message=row.error_message,
-        error_category=None if row.error_category is None else _CATEGORY[row.error_category],
-        error_code=row.error_code,
-        created_at=EPOCH + timedelta(microseconds=row.created_at),
-        scheduled_at=_moment(ready_at) if ready_at is not None and ready_at <= now else None,
+        created_at=_moment_at(row.created_at),
+        scheduled_at=_moment_at(ready_at) if ready_at is not None and ready_at <= now else None,
         started_at=attempt_started_at if row.started_at == started else _moment(row.started_at),
         attempt_started_at=attempt_started_at,
-        last_retry_at=_moment(row.last_retry_at),
-        finalized_at=_moment(row.finalized_at),
-        updated_at=updated_at,
+        updated_at=_moment_at(row.updated_at),
+        **unusual,
     )
+
+
+def _unusual_fields(row: Row) -> dict[str, Any]:
+    return {
+        "redrive_of": row.redrive_of,
+        "correlation_id": row.correlation_id,
+        "callback_url": row.callback_url,
+        "idempotency_key": row.idempotency_key,
+        "run_at": _moment(row.run_at),
+        "key": None if row.key is None else decode_key(row.key),
+        "after": decode_strings(row.after),
+        "after_any": decode_strings(row.after_any),
+        "parent_id": row.parent_id,
+        "held": bool(row.held),
+        "retry_count": row.retry_count,
+        "failures": row.failures,
+        "progress": row.progress,
+        "description": row.description,
+        "error_message": row.error_message,
+        "error_category": None if row.error_category is None else _CATEGORY[row.error_category],
+        "error_code": row.error_code,
+        "last_retry_at": _moment(row.last_retry_at),
+        "finalized_at": _moment(row.finalized_at),
+    }
 
 
 def journal_entry(values: tuple[Any, ...]) -> JournalEntry:
@@ -386,7 +418,11 @@ def journal_entry(values: tuple[Any, ...]) -> JournalEntry:
 
 
 def _moment(micros: int | None) -> datetime | None:
-    return None if micros is None else from_micros(micros)
+    return None if micros is None else _moment_at(micros)
+
+
+# Jobs of a batch share their moments.
+_moment_at = lru_cache(maxsize=4096)(from_micros)
 
 
 def _micros(moment: datetime | None) -> int | None:

@@ -12,12 +12,12 @@ work must not have effects of its own before it returns.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from penstock.backends._rows import Gate, Row, decode_key, decode_strings
+from penstock.backends._rows import Gate, Row, decode_key, decode_strings, row_of
 from penstock.backends.base import Change
-from penstock.job import JobStats, JobStatus, JournalEntry
+from penstock.job import Job, JobStats, JobStatus, JournalEntry
 
 __all__ = ["Blobs", "Claim", "Edge", "Owner", "Store", "Transaction"]
 
@@ -120,13 +120,38 @@ class Transaction(ABC):
 
     @abstractmethod
     def insert(self, rows: Sequence[Row], blobs: Sequence[Blobs]) -> None:
-        """Insert new jobs (with tags and blobs) and journal them. JobExistsError is the caller's to raise: a taken
-        id raises `DuplicateIdError`.
+        """Insert new jobs with their tags and blobs, and journal them. A taken id raises `DuplicateIdError`."""
+
+    def insert_plain(self, jobs: Sequence[Job]) -> None:
+        """Insert jobs of which nothing special is asked (`Job.is_plain`), drawing their numbers.
+
+        A store overrides this where it has a quicker way.
         """
+        rows = []
+        for job, seq in zip(jobs, self.reserve(len(jobs)), strict=True):
+            row = row_of(job, self.now)
+            row.seq = seq
+            row.settle_gate(self.now)
+            rows.append(row)
+        self.insert(rows, [Blobs(bytes(job.payload)) for job in jobs])
+        tell(self, rows)
 
     @abstractmethod
     def save(self, rows: Sequence[Row]) -> None:
         """Write rows that made a journaled step, and its journal row."""
+
+    def complete_simple(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
+        """Complete at once those jobs in flight that nothing follows from: no key, nobody waiting, attempt right.
+
+        A store overrides this where it has a quicker way; the jobs it leaves out go the general way.
+
+        Args:
+            fences: the attempt that reports, or None, by job id.
+
+        Returns:
+            (id, insertion number, assignee) of each job completed and journaled.
+        """
+        return []
 
     @abstractmethod
     def place(self, rows: Sequence[Row]) -> None:

@@ -6,6 +6,7 @@ been seen yet is the rest of the input read at once, because the missing job may
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
@@ -67,16 +68,11 @@ class Submission:
         return jobs
 
     def _take(self, jobs: list[Job], source: Iterator[Job]) -> None:
-        is_plain = not any(
-            job.key is not None or job.after or job.after_any or job.idempotency_key is not None
-            for job in jobs
-        )
-        if is_plain:
-            rows = [row_of(job, self._tx.now) for job in jobs]
-            for row in rows:
-                row.settle_gate(self._tx.now)
+        if all(job.is_plain for job in jobs):
+            self._make_room(len(jobs))
+            with self._conflicts_named():
+                self._tx.insert_plain(jobs)
             self._ids += [job.id for job in jobs]
-            self._insert(rows, jobs)
             return
         known = self._known_dependencies(jobs, source)
         fresh = self._without_duplicates(jobs)
@@ -101,7 +97,7 @@ class Submission:
         """Leave out jobs whose idempotency key is taken, noting the id that stands for each."""
         pairs = {(job.type, job.idempotency_key) for job in jobs if job.idempotency_key is not None}
         if pairs:
-            self._keys_taken |= self._tx.taken_keys(pairs)  # type: ignore[arg-type]  # None was left out
+            self._keys_taken |= self._tx.taken_keys(pairs)
         fresh: list[Job] = []
         entries: list[tuple[str, str, str, int]] = []
         expires_at = self._tx.now + micros_of(self._options.idempotency_window)
@@ -207,21 +203,26 @@ class Submission:
         return found
 
     def _insert(self, rows: Sequence[Row], jobs: Sequence[Job]) -> None:
-        tx = self._tx
-        if self._options.max_pending is not None:
-            waiting = tx.count_waiting()
-            if waiting + len(rows) > self._options.max_pending:
-                raise QueueFullError(limit=self._options.max_pending, waiting=waiting)
-        if rows and not rows[0].seq:
-            for row, seq in zip(rows, tx.reserve(len(rows)), strict=True):
-                row.seq = seq
+        self._make_room(len(rows))
         blobs = [Blobs(bytes(job.payload), job.result, job.checkpoint) for job in jobs]
+        with self._conflicts_named():
+            self._tx.insert(rows, blobs)
+        tell(self._tx, rows)
+
+    def _make_room(self, count: int) -> None:
+        limit = self._options.max_pending
+        if limit is not None:
+            waiting = self._tx.count_waiting()
+            if waiting + count > limit:
+                raise QueueFullError(limit=limit, waiting=waiting)
+
+    @contextlib.contextmanager
+    def _conflicts_named(self) -> Iterator[None]:
         try:
-            tx.insert(rows, blobs)
+            yield
         except DuplicateIdError as error:
             failed = [(self._seen[taken], taken, "it is already stored") for taken in error.ids]
             raise JobExistsError(error.ids[0], failed) from None
-        tell(tx, rows)
 
 
 def _dependencies_first(jobs: Sequence[Job]) -> list[Job]:

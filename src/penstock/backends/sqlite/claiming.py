@@ -14,12 +14,13 @@ import apsw
 
 from penstock.backends._rows import COLUMNS
 from penstock.backends._store import Claim
+from penstock.backends.sqlite.connection import fetch
 
 __all__ = ["claim_statement", "rarest_tag"]
 
 _RETURNED: Final = ", ".join(COLUMNS)
 _ORDER: Final = "ORDER BY priority, order_at, seq LIMIT :limit"
-_TAKE: Final = """UPDATE job SET
+_TAKE: Final = """UPDATE OR FAIL job SET
     from_status = status, status = 'running', gate = NULL, verb = 'claim', n = n + 1, attempt = attempt + 1,
     assignee_id = :assignee, assigned_at = :now, attempt_started_at = :now, updated_at = :now,
     started_at = coalesce(started_at, :now), progress = 0, owner = :owner,
@@ -93,9 +94,9 @@ def rarest_tag(cursor: apsw.Cursor, tags: Sequence[str], table: str) -> str:
     probe = _FIRST_PROBE
     while True:
         counts = {
-            tag: cursor.execute(
-                f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE tag = ? LIMIT ?)", (tag, probe)
-            ).fetchall()[0][0]
+            tag: fetch(
+                cursor, f"SELECT count(*) FROM (SELECT 1 FROM {table} WHERE tag = ? LIMIT ?)", (tag, probe)
+            )[0][0]
             for tag in tags
         }
         rarest = min(counts, key=lambda tag: counts[tag])

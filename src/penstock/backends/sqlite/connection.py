@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import apsw
 
 from penstock.errors import BackendError
 
-__all__ = ["OLDEST_SQLITE", "open_connection", "prepare_file"]
+__all__ = ["OLDEST_SQLITE", "fetch", "open_connection", "prepare_file"]
 
 # Before this version two processes that checkpoint at once can corrupt the file (the WAL-reset bug).
 OLDEST_SQLITE: Final = 3_051_003
@@ -69,6 +69,11 @@ def open_connection(path: str, *, durability: str, timeout: float) -> apsw.Conne
         connection.close(force=True)
         raise
     return connection
+
+
+def fetch(cursor: apsw.Cursor, sql: str, parameters: Any = ()) -> list[Any]:
+    """Run a query and return all its rows; what they hold is known by whoever wrote the query."""
+    return cursor.execute(sql, parameters).fetchall()
 
 
 def _file_system(folder: Path) -> str:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
+from penstock.backends.sqlite.connection import fetch
 from penstock.errors import BackendError
 
 __all__ = ["LATEST", "Migration", "migrate", "migrations"]
@@ -86,16 +87,16 @@ def _apply(connection: apsw.Connection, step: Migration) -> None:
 
 def _version(connection: apsw.Connection, path: str) -> int:
     """Return the highest step applied; 0 for an empty file."""
-    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()[0][0]
+    tables = fetch(connection.cursor(), "SELECT count(*) FROM sqlite_schema")[0][0]
     if tables == 0:
         return 0
     if connection.pragma("application_id") != APPLICATION_ID:
         raise BackendError(f"{path} is an SQLite file, but not a Penstock store; choose another path")
-    return int(connection.execute("SELECT max(number) FROM migration").fetchall()[0][0])
+    return int(fetch(connection.cursor(), "SELECT max(number) FROM migration")[0][0])
 
 
 def _check_readable(connection: apsw.Connection, path: str) -> None:
-    version, oldest = connection.execute("SELECT max(number), max(oldest_code) FROM migration").fetchall()[0]
+    version, oldest = fetch(connection.cursor(), "SELECT max(number), max(oldest_code) FROM migration")[0]
     if oldest > LATEST:
         raise BackendError(
             f"{path} has schema version {version}, which needs code of version {oldest} or later; "

@@ -9,6 +9,7 @@ import apsw
 
 from penstock.backends._rows import COLUMNS
 from penstock.backends.sqlite.claiming import rarest_tag
+from penstock.backends.sqlite.connection import fetch
 from penstock.errors import JobNotFoundError
 
 __all__ = ["count_by_tag", "count_by_tags", "select_page"]
@@ -28,7 +29,7 @@ def select_page(
     """Return rows in insertion order, driven by the rarest tag if there are tags."""
     start = 0
     if after is not None:
-        found = cursor.execute("SELECT seq FROM job WHERE id = ?", (after,)).fetchall()
+        found = fetch(cursor, "SELECT seq FROM job WHERE id = ?", (after,))
         if not found:
             raise JobNotFoundError(after)
         start = found[0][0]
@@ -43,27 +44,29 @@ def select_page(
                 f" AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = :tag{number} AND t.seq = job.seq)"
             )
             parameters[f"tag{number}"] = tag
-    return cursor.execute(
+    return fetch(
+        cursor,
         f"SELECT {_COLUMNS} FROM {source} WHERE job.seq > :start{tagged}"
         " AND (:status IS NULL OR job.status = :status) AND (:type IS NULL OR job.type = :type)"
         f" ORDER BY {order} LIMIT :limit",
         parameters,
-    ).fetchall()
+    )
 
 
 def count_by_tag(cursor: apsw.Cursor, tag: str) -> tuple[Counts, int]:
     """Return (status, jobs, retries) of one tag ('' is all jobs), and how many journal rows are not folded yet."""
-    folded, last = cursor.execute(
-        "SELECT (SELECT value FROM setting WHERE name = 'folded'), coalesce(max(seq), 0) FROM journal"
-    ).fetchall()[0]
+    folded, last = fetch(
+        cursor, "SELECT (SELECT value FROM setting WHERE name = 'folded'), coalesce(max(seq), 0) FROM journal"
+    )[0]
     tagged = "" if not tag else " AND EXISTS (SELECT 1 FROM json_each(tags) WHERE value = :tag)"
-    counts = cursor.execute(
+    counts = fetch(
+        cursor,
         "SELECT status, sum(jobs), sum(retries) FROM ("
         " SELECT status, jobs, retries FROM stat WHERE tag = :tag"
         f" UNION ALL SELECT status, jobs, retries FROM stat_delta WHERE seq > :folded{tagged})"
         " GROUP BY status",
         {"tag": tag, "folded": folded},
-    ).fetchall()
+    )
     return counts, last - folded
 
 
@@ -72,8 +75,9 @@ def count_by_tags(cursor: apsw.Cursor, tags: Sequence[str]) -> Counts:
     rarest = rarest_tag(cursor, tags, "job_tag")
     others = [tag for tag in tags if tag != rarest]
     also = " AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = ? AND t.seq = job_tag.seq)" * len(others)
-    return cursor.execute(
+    return fetch(
+        cursor,
         "SELECT status, count(*), sum(retry_count) FROM job"
         f" WHERE seq IN (SELECT seq FROM job_tag WHERE tag = ?{also}) GROUP BY status",
         (rarest, *others),
-    ).fetchall()
+    )

@@ -20,7 +20,7 @@ import msgspec
 from penstock.backends._rows import JOURNAL_COLUMNS, Row, journal_entry
 from penstock.backends._store import Blobs, Store, Transaction
 from penstock.backends.base import Change
-from penstock.backends.sqlite.connection import open_connection, prepare_file
+from penstock.backends.sqlite.connection import fetch, open_connection, prepare_file
 from penstock.backends.sqlite.faults import translate
 from penstock.backends.sqlite.migrate import migrate
 from penstock.backends.sqlite.reading import count_by_tag, count_by_tags, select_page
@@ -90,7 +90,7 @@ class SqliteStore(Store):
                 return self._current_writer().run(work, alone=alone)
 
     @property
-    def on_commit(self) -> Callable[[Sequence[Change]], None] | None:  # type: ignore[override]  # kept by the writer
+    def on_commit(self) -> Callable[[Sequence[Change]], None] | None:
         return self._on_commit
 
     @on_commit.setter
@@ -104,7 +104,7 @@ class SqliteStore(Store):
         else:
             query = f"SELECT {COLUMN_LIST} FROM job WHERE id IN (SELECT value FROM json_each(?))"
             parameter = msgspec.json.encode(ids).decode()
-        found = self._read(lambda cursor: _with_blobs(cursor, cursor.execute(query, (parameter,)).fetchall()))
+        found = self._read(lambda cursor: _with_blobs(cursor, fetch(cursor, query, (parameter,))))
         return found, self.now()
 
     def list_jobs(
@@ -125,12 +125,12 @@ class SqliteStore(Store):
         return _stats(tags, counts)
 
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
-        found = self._read(lambda cursor: cursor.execute(_JOURNAL, (min(after, 2**62), limit)).fetchall())
+        found = self._read(lambda cursor: fetch(cursor, _JOURNAL, (min(after, 2**62), limit)))
         return [journal_entry(values) for values in found]
 
     def is_blocked(self) -> bool:
         query = "SELECT value FROM setting WHERE name = 'blocked'"
-        return bool(self._read(lambda cursor: cursor.execute(query).fetchall())[0][0])
+        return bool(self._read(lambda cursor: fetch(cursor, query))[0][0])
 
     def close(self) -> None:
         with self._gate:
@@ -151,9 +151,10 @@ class SqliteStore(Store):
         connection = self._borrow()
         try:
             with self._translated(), connection:
-                return work(connection.cursor())
+                result = work(connection.cursor())
         finally:
             self._give_back(connection)
+        return result
 
     def _borrow(self) -> apsw.Connection:
         self._check_usable()
@@ -193,16 +194,13 @@ class SqliteStore(Store):
     def _current_writer(self) -> Writer:
         self._check_usable()
         writer = self._writer
-        if writer is None:
-            with self._gate, self._translated():
-                self._check_usable()
-                if self._writer is None:
-                    self._open_writer()
-                writer = self._writer
-        assert writer is not None
-        return writer
+        if writer is not None:
+            return writer
+        with self._gate, self._translated():
+            self._check_usable()
+            return self._writer or self._open_writer()
 
-    def _open_writer(self) -> None:
+    def _open_writer(self) -> Writer:
         connection = open_connection(self._path, durability=self._durability, timeout=self._timeout)
         try:
             migrate(connection, self._path)
@@ -212,6 +210,7 @@ class SqliteStore(Store):
             raise
         self._writer = Writer(connection, self._turns, path=self._path, now=self.now, timeout=self._timeout)
         self._writer.on_commit = self._on_commit
+        return self._writer
 
     def _close_connections(self) -> None:
         writer, self._writer = self._writer, None

@@ -7,24 +7,48 @@ first migration).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
 
 import apsw
 import msgspec
 
-from penstock.backends._rows import COLUMNS, Gate, Row
+from penstock.backends._rows import (
+    COLUMNS,
+    NO_STRINGS,
+    Gate,
+    Row,
+    encode_policy,
+    encode_strings,
+    encode_timeouts,
+)
 from penstock.backends._store import Blobs, Claim, DuplicateIdError, Edge, Owner, Transaction, tell
 from penstock.backends.base import Change
 from penstock.backends.sqlite.claiming import claim_statement, rarest_tag
-from penstock.job import JobStatus
+from penstock.backends.sqlite.connection import fetch
+from penstock.job import Job, JobStatus
 
 __all__ = ["COLUMN_LIST", "SqliteTransaction", "fold_counters"]
 
 COLUMN_LIST: Final = ", ".join(COLUMNS)
+# OR FAIL: a failed statement is not undone by itself, because whoever meets its error rolls back the whole call. That
+# spares SQLite a journal for each statement, which costs more than the statement.
 _SELECT: Final = f"SELECT {COLUMN_LIST} FROM job"
-_INSERT: Final = f"INSERT INTO job ({COLUMN_LIST}) VALUES ({', '.join('?' * len(COLUMNS))})"
+_INSERT: Final = f"INSERT OR FAIL INTO job ({COLUMN_LIST}) VALUES ({', '.join('?' * len(COLUMNS))})"
+_INSERT_PAYLOAD: Final = "INSERT INTO payload (seq, data) VALUES (?, ?)"
+# A plain job differs from others in these values alone; constants cost less than parameters.
+_PLAIN_VALUES: Final = {
+    "seq": "?1", "id": "?2", "type": "?3", "tags": "?4", "priority": "?5", "order_at": "?6", "created_at": "?6",
+    "ready_at": "?6", "updated_at": "?6", "max_attempts": "?7", "retry": "?8", "execution": "?9",
+    "visibility": "?10", "lifetime": "?11", "expires_at": "?6 + ?11", "status": "'initial_pending'",
+    "closed": "0", "gate": "0", "unmet": "0", "fan": "0", "depth": "1", "n": "1", "attempt": "0", "held": "0",
+    "retry_count": "0", "failures": "0", "progress": "0", "error_message": "''", "after": "'[]'",
+    "after_any": "'[]'", "verb": "'enqueue'",
+}  # fmt: skip
+_INSERT_PLAIN: Final = (
+    f"INSERT OR FAIL INTO job ({', '.join(_PLAIN_VALUES)}) VALUES ({', '.join(_PLAIN_VALUES.values())})"
+)
 _SAVED: Final = (
     "tags",
     "priority",
@@ -58,8 +82,15 @@ _SAVED: Final = (
     "verb",
     "from_status",
 )
-_SAVE: Final = f"UPDATE job SET {', '.join(f'{name} = ?' for name in _SAVED)} WHERE seq = ?"
+_SAVE: Final = f"UPDATE OR FAIL job SET {', '.join(f'{name} = ?' for name in _SAVED)} WHERE seq = ?"
 _saved_values = attrgetter(*_SAVED, "seq")
+_COMPLETE_SIMPLE: Final = """UPDATE OR FAIL job SET
+    from_status = status, status = 'completed', closed = 1, verb = 'complete', n = n + 1, finalized_at = ?2,
+    updated_at = ?2, started_at = coalesce(started_at, ?2), owner = NULL, lease_until = NULL, deadline_at = NULL
+FROM json_each(?1) AS fence
+WHERE job.id = fence.key AND job.key IS NULL AND job.fan = 0 AND job.status IN ('running', 'cancelling')
+    AND (fence.value IS NULL OR job.attempt = fence.value)
+RETURNING id, seq, assignee_id"""
 _PLACE: Final = "UPDATE job SET gate = ?, ready_at = ?, unmet = ? WHERE seq = ?"
 _placed_values = attrgetter("gate", "ready_at", "unmet", "seq")
 _PROMOTE: Final = (
@@ -180,21 +211,42 @@ class SqliteTransaction(Transaction):
         try:
             execute_many(_INSERT, map(msgspec.structs.astuple, rows))
         except apsw.ConstraintError:
-            taken = self.rows([row.id for row in rows])
-            raise DuplicateIdError([row.id for row in rows if row.id in taken]) from None
+            raise self._duplicates([row.id for row in rows], rows[0].seq) from None
         self.journaled += len(rows)
         payloads = [(row.seq, each.payload) for row, each in zip(rows, blobs, strict=True) if each.payload]
         if payloads:
-            execute_many("INSERT INTO payload (seq, data) VALUES (?, ?)", payloads)
+            execute_many(_INSERT_PAYLOAD, payloads)
         for row, each in zip(rows, blobs, strict=True):
             if each.result is not None:
                 self.store_results([(row.seq, each.result)])
             if each.checkpoint is not None:
                 self.store_checkpoint(row.seq, each.checkpoint)
 
+    def insert_plain(self, jobs: Sequence[Job]) -> None:
+        if self.wants_changes:
+            super().insert_plain(jobs)
+            return
+        now = self.now
+        first = self.reserve(len(jobs))[0]
+        try:
+            self.cursor.executemany(
+                _INSERT_PLAIN, [plain_values(job, seq, now) for seq, job in enumerate(jobs, first)]
+            )
+        except apsw.ConstraintError:
+            raise self._duplicates([job.id for job in jobs], first) from None
+        self.journaled += len(jobs)
+        payloads = [(seq, job.payload) for seq, job in enumerate(jobs, first) if job.payload]
+        if payloads:
+            self.cursor.executemany(_INSERT_PAYLOAD, payloads)
+
     def save(self, rows: Sequence[Row]) -> None:
         self.cursor.executemany(_SAVE, map(_saved_values, rows))
         self.journaled += len(rows)
+
+    def complete_simple(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
+        found = fetch(self.cursor, _COMPLETE_SIMPLE, (_encode(fences).decode(), self.now))
+        self.journaled += len(found)
+        return found
 
     def place(self, rows: Sequence[Row]) -> None:
         self.cursor.executemany(_PLACE, map(_placed_values, rows))
@@ -213,8 +265,10 @@ class SqliteTransaction(Transaction):
                 given,
             )
         if len(given) < len(results):
-            cleared = [(seq,) for seq, data in results if data is None]
-            self.cursor.executemany("DELETE FROM result WHERE seq = ?", cleared)
+            cleared = [seq for seq, data in results if data is None]
+            self.cursor.execute(
+                "DELETE FROM result WHERE seq IN (SELECT value FROM json_each(?))", (_json(cleared),)
+            )
 
     def store_checkpoint(self, seq: int, data: bytes) -> None:
         self.cursor.execute(
@@ -252,7 +306,7 @@ class SqliteTransaction(Transaction):
         query = "SELECT job_id FROM idempotency WHERE type = ? AND key = ? AND expires_at > ?"
         taken: dict[tuple[str, str], str] = {}
         for pair in pairs:
-            for (job_id,) in self.cursor.execute(query, (*pair, self.now)).fetchall():
+            for (job_id,) in fetch(self.cursor, query, (*pair, self.now)):
                 taken[pair] = job_id
         return taken
 
@@ -266,13 +320,15 @@ class SqliteTransaction(Transaction):
         query = (
             "SELECT 1 FROM job INDEXED BY job_key WHERE key = ? AND key IS NOT NULL AND closed = 0 LIMIT 1"
         )
-        return {key for key in keys if self.cursor.execute(query, (key,)).fetchall()}
+        return {key for key in keys if fetch(self.cursor, query, (key,))}
 
     def dependencies(self, ids: Collection[str]) -> dict[str, Row]:
         return self.rows(ids)
 
     def reserve(self, count: int) -> Sequence[int]:
-        last = self._value("SELECT seq FROM sqlite_sequence WHERE name = 'job'") or 0
+        last = self._value(
+            "SELECT max(ifnull((SELECT max(seq) FROM job), 0), ifnull((SELECT max(job_seq) FROM journal), 0))"
+        )
         return range(last + 1, last + 1 + count)
 
     # -- what waits for what ------------------------------------------------------------------------------------
@@ -284,10 +340,11 @@ class SqliteTransaction(Transaction):
         )
 
     def edges_onto(self, seqs: Collection[int]) -> list[Edge]:
-        found = self.cursor.execute(
+        found = fetch(
+            self.cursor,
             "SELECT on_seq, job_seq, kind FROM edge WHERE on_seq IN (SELECT value FROM json_each(?))",
             (_json(seqs),),
-        ).fetchall()
+        )
         return [Edge(*values) for values in found]
 
     def drop_edges_onto(self, seqs: Collection[int]) -> None:
@@ -334,7 +391,7 @@ class SqliteTransaction(Transaction):
             first, rest = self._rarest(claim.tags, "ready_tag")
             claim = claim._replace(tags=(first, *rest))
         sql, parameters = claim_statement(claim, self.now)
-        rows = [Row(*values) for values in self.cursor.execute(sql, parameters).fetchall()]
+        rows = [Row(*values) for values in fetch(self.cursor, sql, parameters)]
         if len(rows) > 1:
             rows.sort(key=attrgetter("priority", "order_at", "seq"))
         self.journaled += len(rows)
@@ -360,7 +417,7 @@ class SqliteTransaction(Transaction):
     # -- owners -------------------------------------------------------------------------------------------------
 
     def owners(self) -> list[Owner]:
-        found = self.cursor.execute("SELECT id, host, pid, started, beat_at FROM owner").fetchall()
+        found = fetch(self.cursor, "SELECT id, host, pid, started, beat_at FROM owner")
         return [Owner(*values) for values in found]
 
     def put_owner(self, owner: Owner) -> None:
@@ -383,8 +440,13 @@ class SqliteTransaction(Transaction):
 
     # -- shared -------------------------------------------------------------------------------------------------
 
+    def _duplicates(self, ids: Sequence[str], first: int) -> DuplicateIdError:
+        """Return the error for those of the ids that were stored before insertion number `first`."""
+        query = "SELECT 1 FROM job WHERE id = ? AND seq < ?"
+        return DuplicateIdError([job_id for job_id in ids if fetch(self.cursor, query, (job_id, first))])
+
     def _fetch(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Row]:
-        return [Row(*values) for values in self.cursor.execute(sql, parameters).fetchall()]
+        return [Row(*values) for values in fetch(self.cursor, sql, parameters)]
 
     def _many(self, one: str, many: str, keys: Collection[Any]) -> list[Row]:
         if len(keys) == 1:
@@ -392,7 +454,7 @@ class SqliteTransaction(Transaction):
         return self._fetch(many, (_json(keys),)) if keys else []
 
     def _value(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
-        for (value,) in self.cursor.execute(sql, parameters).fetchall():
+        for (value,) in fetch(self.cursor, sql, parameters):
             return value
         return None
 
@@ -401,31 +463,49 @@ class SqliteTransaction(Transaction):
         return first, [tag for tag in tags if tag != first]
 
 
+def plain_values(job: Job, seq: int, now: int) -> tuple[Any, ...]:
+    """Return the parameters of `_INSERT_PLAIN`."""
+    retry = job.retry
+    return (
+        seq,
+        job.id,
+        job.type,
+        NO_STRINGS if not job.tags else encode_strings(job.tags),
+        int(job.priority),
+        now,
+        None if retry is None else retry.max_attempts,
+        None if retry is None else encode_policy(retry),
+        *encode_timeouts(job.timeouts),
+    )
+
+
 def fetch_blobs(cursor: apsw.Cursor, seqs: Collection[int]) -> dict[int, Blobs]:
     """Return the blobs of jobs by insertion number."""
     if len(seqs) == 1:
         (seq,) = seqs
-        found = cursor.execute(
+        found = fetch(
+            cursor,
             "SELECT (SELECT data FROM payload WHERE seq = ?1), (SELECT data FROM result WHERE seq = ?1),"
             " (SELECT data FROM checkpoint WHERE seq = ?1)",
             (seq,),
-        ).fetchall()
+        )
         payload, result, checkpoint = found[0]
         return {seq: Blobs(payload or b"", result, checkpoint)}
-    found = cursor.execute(
+    found = fetch(
+        cursor,
         "SELECT j.value, p.data, r.data, c.data FROM json_each(?) AS j"
         " LEFT JOIN payload AS p ON p.seq = j.value LEFT JOIN result AS r ON r.seq = j.value"
         " LEFT JOIN checkpoint AS c ON c.seq = j.value",
         (_json(seqs),),
-    ).fetchall()
+    )
     return {seq: Blobs(payload or b"", result, checkpoint) for seq, payload, result, checkpoint in found}
 
 
 def fold_counters(cursor: apsw.Cursor) -> None:
     """Add what the journal's tail says to the counters."""
-    folded, last = cursor.execute(
-        "SELECT (SELECT value FROM setting WHERE name = 'folded'), coalesce(max(seq), 0) FROM journal"
-    ).fetchall()[0]
+    folded, last = fetch(
+        cursor, "SELECT (SELECT value FROM setting WHERE name = 'folded'), coalesce(max(seq), 0) FROM journal"
+    )[0]
     if last <= folded:
         return
     cursor.execute(_FOLD.format(tag="''", source="stat_delta"), (folded, last))

@@ -18,7 +18,8 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from typing import Final
+from pathlib import Path
+from typing import ClassVar, Final
 
 from penstock.errors import BackendError
 
@@ -36,8 +37,8 @@ _WRITE: Final = 1
 class Turns:
     """The turns of this process on one file. Use as `acquire` … `release`, from any thread."""
 
-    _shared: dict[tuple[int, int], Turns] = {}
-    _shared_lock = threading.Lock()
+    _shared: ClassVar[dict[tuple[int, int], Turns]] = {}
+    _shared_lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, descriptor: int, identity: tuple[int, int]) -> None:
         self._descriptor = descriptor
@@ -144,7 +145,7 @@ class Turns:
 
 def _identity(path: str) -> tuple[int, int]:
     try:
-        about = os.stat(path)
+        about = Path(path).stat()
     except FileNotFoundError:
         return (-1, -1)
     return (about.st_dev, about.st_ino)
