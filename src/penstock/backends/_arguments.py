@@ -129,17 +129,17 @@ def limit(value: object, *, field: str = "limit", most: int = MAX_COUNT) -> int:
 
 
 def attempt(value: object) -> int | None:
-    if value is not None and type(value) is not int:
-        raise _bad("attempt", "a whole number or None", value)
-    return value
+    if value is None or (type(value) is int and value >= 0):
+        return value
+    raise _bad("attempt", "a whole number of at least 0, or None", value)
 
 
 def attempts(values: Mapping[str, int] | None) -> Mapping[str, int]:
     if values is None:
         return {}
     for number in mapping("attempts", values).values():
-        if type(number) is not int:
-            raise _bad("attempts", "a mapping of job ids to whole numbers", number)
+        if type(number) is not int or number < 0:
+            raise _bad("attempts", "a mapping of job ids to whole numbers of at least 0", number)
     return values
 
 

@@ -37,7 +37,17 @@ from penstock.errors import (
     StaleAttemptError,
     shown,
 )
-from penstock.job import FINAL, Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority
+from penstock.job import (
+    FINAL,
+    Job,
+    JobStats,
+    JobStatus,
+    JournalEntry,
+    Key,
+    Maintenance,
+    Priority,
+    distinct,
+)
 from penstock.lifecycle import Verb, allows, refusal
 from penstock.policy import FailureCategory, duration
 from penstock.scope import checkpoint
@@ -108,6 +118,17 @@ class EngineBackend(Backend):
         return self._write(lambda tx: self._claim(tx, claim))
 
     def dequeue_jobs_for(self, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
+        if isinstance(requests, str | bytes) or not isinstance(requests, Sequence):
+            raise InvalidArgumentError(
+                f"requests must be a sequence of ClaimRequest, got {shown(requests)}",
+                field="requests",
+                value=requests,
+            )
+        for each in requests:
+            if not isinstance(each, ClaimRequest):
+                raise InvalidArgumentError(
+                    f"requests must hold ClaimRequest only, got {shown(each)}", field="requests", value=each
+                )
         claims = [
             _checked_claim(
                 each.assignee_id, each.tags, each.limit, each.types, each.key, each.job_ids, each.owner
@@ -142,6 +163,7 @@ class EngineBackend(Backend):
                     )
             decisions.start(row, assignee_id, None, Verb.RESTART, tx.now)
             self._save(tx, [row])
+            settle(tx, [row])
             return _jobs(tx, [row])[0]
 
         return self._write(work)
@@ -508,7 +530,7 @@ class EngineBackend(Backend):
     ) -> None:
         arguments.job_id(job_id)
         new_priority = None if priority is UNSET else int(arguments.priority(priority))
-        new_tags = None if tags is UNSET else encode_strings(arguments.tags(tags))
+        new_tags = None if tags is UNSET else encode_strings(arguments.tags(distinct("tags", tags)))
         if correlation_id is not UNSET:
             arguments.optional_text("correlation_id", correlation_id, arguments.MAX_ID)
         if callback_url is not UNSET:
@@ -566,10 +588,11 @@ class EngineBackend(Backend):
                     raise JobNotFoundError(job_id)
                 if listed[job_id].status not in decisions.DEAD:
                     raise _not_dead(listed[job_id])
-            dead = {row.seq: row for row in listed.values()}
+            dead = {job_id: listed[job_id] for job_id in wanted_ids}
             if wanted_tags:
-                dead |= {row.seq: row for row in tx.rows_tagged(wanted_tags) if row.status in decisions.DEAD}
-            rows = [dead[seq] for seq in sorted(dead)]
+                tagged = tx.rows_tagged(wanted_tags)
+                dead |= {row.id: row for row in tagged if row.status in decisions.DEAD}
+            rows = list(dead.values())
             blobs = tx.blobs([row.seq for row in rows])
             copies = [decisions.copy_of(row, blobs.get(row.seq, Blobs()).payload) for row in rows]
             return Submission(tx, self._options, check=False).run(copies, external=False)
@@ -728,6 +751,7 @@ class EngineBackend(Backend):
         return self._store.is_blocked()
 
     def listen(self, listener: Callable[[Sequence[Change]], None]) -> Callable[[], None]:
+        checkpoint()
         handle = object()
         with self._listener_lock:
             self._listeners[handle] = listener

@@ -140,7 +140,7 @@ class Transaction(ABC):
     def save(self, rows: Sequence[Row]) -> None:
         """Write rows that made a journaled step, and its journal row."""
 
-    def complete_simple(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
+    def complete_simple(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:  # noqa: ARG002  # a store's
         """Complete at once those jobs in flight that nothing follows from: no key, nobody waiting, attempt right.
 
         A store overrides this where it has a quicker way; the jobs it leaves out go the general way.

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+import msgspec
+
 from penstock.backends import _arguments as arguments
 from penstock.backends._options import StoreOptions
 from penstock.backends._rows import Row, encode_strings, micros_of, row_of
@@ -117,11 +119,23 @@ class Submission:
             self._tx.take_keys(entries)
         return fresh
 
+    def _without_aliases(self, job: Job) -> Job:
+        """Let a job wait for the jobs that stand for those left out as duplicates."""
+        if self._aliases.keys().isdisjoint((*job.after, *job.after_any)):
+            return job
+        return msgspec.structs.replace(
+            job,
+            after=tuple(self._aliases.get(ref, ref) for ref in job.after),
+            after_any=tuple(self._aliases.get(ref, ref) for ref in job.after_any),
+        )
+
     def _insert_connected(self, jobs: Sequence[Job], known: dict[str, Row]) -> None:
         tx = self._tx
-        aliased = {ref for job in jobs for ref in (*job.after, *job.after_any)} & self._aliases.keys()
-        if aliased:
-            known = known | tx.dependencies({self._aliases[ref] for ref in aliased})
+        if self._aliases:
+            jobs = [self._without_aliases(job) for job in jobs]
+            own = {job.id for job in jobs}
+            elsewhere = {ref for job in jobs for ref in (*job.after, *job.after_any)} - own - known.keys()
+            known = known | tx.dependencies(elsewhere)
         ordered = _dependencies_first(jobs)
         rows: dict[str, Row] = {}
         edges: list[Edge] = []
@@ -191,7 +205,6 @@ class Submission:
         return cause
 
     def _find(self, ref: str, job: Job, rows: dict[str, Row], known: dict[str, Row]) -> Row:
-        ref = self._aliases.get(ref, ref)
         found = rows.get(ref) or known.get(ref)
         if found is None:
             raise DependencyError(

@@ -14,6 +14,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
+from penstock.backends._decisions import start
 from penstock.backends._rows import (
     COLUMNS,
     NO_STRINGS,
@@ -25,9 +26,10 @@ from penstock.backends._rows import (
 )
 from penstock.backends._store import Blobs, Claim, DuplicateIdError, Edge, Owner, Transaction, tell
 from penstock.backends.base import Change
-from penstock.backends.sqlite.claiming import claim_statement, rarest_tag
+from penstock.backends.sqlite.claiming import TAKE, rarest_tag, selection
 from penstock.backends.sqlite.connection import fetch
 from penstock.job import Job, JobStatus
+from penstock.lifecycle import Verb
 
 __all__ = ["COLUMN_LIST", "SqliteTransaction", "fold_counters"]
 
@@ -36,6 +38,7 @@ COLUMN_LIST: Final = ", ".join(COLUMNS)
 # spares SQLite a journal for each statement, which costs more than the statement.
 _SELECT: Final = f"SELECT {COLUMN_LIST} FROM job"
 _INSERT: Final = f"INSERT OR FAIL INTO job ({COLUMN_LIST}) VALUES ({', '.join('?' * len(COLUMNS))})"
+_LAST_SEQ: Final = "max(ifnull((SELECT max(seq) FROM job), 0), ifnull((SELECT max(job_seq) FROM journal), 0))"
 _INSERT_PAYLOAD: Final = "INSERT INTO payload (seq, data) VALUES (?, ?)"
 # A plain job differs from others in these values alone; constants cost less than parameters.
 _PLAIN_VALUES: Final = {
@@ -126,6 +129,8 @@ class SqliteTransaction(Transaction):
         self.wants_changes = wants_changes
         self.changes: list[Change] = []
         self.journaled = 0
+        self._blobs: dict[int, Blobs] = {}  # read along with a claim
+        self._last_seq: int | None = None
 
     # -- finding rows -------------------------------------------------------------------------------------------
 
@@ -202,6 +207,8 @@ class SqliteTransaction(Transaction):
         )
 
     def blobs(self, seqs: Collection[int]) -> dict[int, Blobs]:
+        if all(seq in self._blobs for seq in seqs):
+            return self._blobs
         return fetch_blobs(self.cursor, seqs)
 
     # -- writing rows -------------------------------------------------------------------------------------------
@@ -285,7 +292,11 @@ class SqliteTransaction(Transaction):
     # -- submission ---------------------------------------------------------------------------------------------
 
     def is_blocked(self) -> bool:
-        return bool(self._value("SELECT value FROM setting WHERE name = 'blocked'"))
+        # A submission asks for both; one query is quicker than two.
+        ((blocked, self._last_seq),) = fetch(
+            self.cursor, f"SELECT (SELECT value FROM setting WHERE name = 'blocked'), {_LAST_SEQ}"
+        )
+        return bool(blocked)
 
     def set_blocked(self, blocked: bool) -> None:
         self.cursor.execute("UPDATE setting SET value = ? WHERE name = 'blocked'", (int(blocked),))
@@ -326,9 +337,10 @@ class SqliteTransaction(Transaction):
         return self.rows(ids)
 
     def reserve(self, count: int) -> Sequence[int]:
-        last = self._value(
-            "SELECT max(ifnull((SELECT max(seq) FROM job), 0), ifnull((SELECT max(job_seq) FROM journal), 0))"
-        )
+        last = self._last_seq
+        if last is None:
+            last = int(self._value(f"SELECT {_LAST_SEQ}"))
+        self._last_seq = last + count
         return range(last + 1, last + 1 + count)
 
     # -- what waits for what ------------------------------------------------------------------------------------
@@ -390,10 +402,23 @@ class SqliteTransaction(Transaction):
         if len(claim.tags) > 1 and claim.key is None:
             first, rest = self._rarest(claim.tags, "ready_tag")
             claim = claim._replace(tags=(first, *rest))
-        sql, parameters = claim_statement(claim, self.now)
-        rows = [Row(*values) for values in fetch(self.cursor, sql, parameters)]
-        if len(rows) > 1:
-            rows.sort(key=attrgetter("priority", "order_at", "seq"))
+        query, parameters = selection(claim)
+        rows: list[Row] = []
+        for *values, payload, result, checkpoint in fetch(self.cursor, query, parameters):
+            row = Row(*values)
+            start(row, claim.assignee_id, claim.owner, Verb.CLAIM, self.now)
+            rows.append(row)
+            self._blobs[row.seq] = Blobs(payload or b"", result, checkpoint)
+        if rows:
+            self.cursor.execute(
+                TAKE,
+                {
+                    "assignee": claim.assignee_id,
+                    "now": self.now,
+                    "owner": claim.owner,
+                    "seqs": _json([row.seq for row in rows]),
+                },
+            )
         self.journaled += len(rows)
         return rows
 

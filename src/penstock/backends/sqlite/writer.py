@@ -51,12 +51,16 @@ class _Request:
     def __init__(self, work: Callable[[Transaction], Any], *, alone: bool) -> None:
         self.work = work
         self.alone = alone
-        self.answered = threading.Lock()
-        self.answered.acquire()
+        self.answered: threading.Lock | None = None  # made for those who wait
         self.started = False
         self.leads = False
         self.result: Any = None
         self.error: BaseException | None = None
+
+    def answer(self) -> None:
+        """Wake the caller."""
+        if self.answered is not None:
+            self.answered.release()
 
 
 class Writer:
@@ -107,11 +111,13 @@ class Writer:
                     "for example by an iterator passed to enqueue_jobs"
                 )
             else:
+                request.answered = threading.Lock()
+                request.answered.acquire()
                 self._waiting.append(request)
                 self._arrived.release()
                 leads = False
-        if not leads:
-            self._wait(request)
+        if request.answered is not None:
+            self._wait(request, request.answered)
             leads = request.leads
         if leads:
             self._leader = threading.get_ident()
@@ -133,20 +139,19 @@ class Writer:
 
     # -- waiting ------------------------------------------------------------------------------------------------
 
-    def _wait(self, request: _Request) -> None:
+    def _wait(self, request: _Request, answered: threading.Lock) -> None:
         scope = current_scope()
         if scope is None:
-            request.answered.acquire()
+            answered.acquire()
             return
         unsubscribe = scope.subscribe(lambda: self._withdraw(request))
         try:
             remaining = scope.remaining()
-            if remaining is None or request.answered.acquire(timeout=remaining):
-                if remaining is None:
-                    request.answered.acquire()
-                return
-            self._withdraw(request)
-            request.answered.acquire()
+            if remaining is not None and not answered.acquire(timeout=remaining):
+                self._withdraw(request)
+                answered.acquire()
+            elif remaining is None:
+                answered.acquire()
         finally:
             unsubscribe()
 
@@ -157,7 +162,7 @@ class Writer:
                 return
             self._waiting.remove(request)
         request.error = OperationCancelledError("the call was cancelled before its turn came")
-        request.answered.release()
+        request.answer()
 
     # -- leading ------------------------------------------------------------------------------------------------
 
@@ -172,7 +177,7 @@ class Writer:
         finally:
             self._hand_over()
             for request in group[1:]:
-                request.answered.release()
+                request.answer()
 
     def _commit_group(self, group: list[_Request]) -> None:
         first = group[0]
@@ -181,17 +186,17 @@ class Writer:
             transactions = [self._run_first(first)]
             if not first.alone:
                 self._gather(group, transactions)
-            if self._journaled + sum(each.journaled for each in transactions) >= FOLD_AT:
+            journaled = self._journaled + sum(each.journaled for each in transactions)
+            if journaled >= FOLD_AT:
                 fold_counters(self._cursor)
-                self._journaled = 0
-            else:
-                self._journaled += sum(each.journaled for each in transactions)
+                journaled = 0
             self._cursor.execute("COMMIT")
         finally:
             if self._connection.in_transaction:
                 self._cursor.execute("ROLLBACK")
             if self._turns is not None:
                 self._turns.release()
+        self._journaled = journaled
         self._recent = (len(group), self._recent[0])
         if self.on_commit is not None:
             changes = [change for each in transactions for change in each.changes]
@@ -223,6 +228,8 @@ class Writer:
 
     def _gather(self, group: list[_Request], transactions: list[SqliteTransaction]) -> None:
         expected = max(self._recent)
+        if expected == 1 and not self._waiting:
+            return
         deadline = time.monotonic() + GATHERING_TIME
         while len(group) < LARGEST_GROUP:
             request = self._next(expected - len(group), deadline)
@@ -293,4 +300,4 @@ class Writer:
                 self._leader = None
                 self._idle.set()
         if successor is not None:
-            successor.answered.release()
+            successor.answer()

@@ -1,0 +1,34 @@
+"""Tools for tests: a clock that stands still, a model, the journal's invariants and the conformance suite.
+
+`BackendConformance` and what else is in `penstock.testing.conformance` need pytest; nothing else here does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.testing.clock import ManualClock
+from penstock.testing.journal import FoldedJob, Violation, check_fold, check_invariants, fold_journal
+from penstock.testing.model import ModelBackend
+
+if TYPE_CHECKING:
+    from penstock.testing.conformance import BackendConformance
+
+__all__ = [
+    "BackendConformance",
+    "FoldedJob",
+    "ManualClock",
+    "ModelBackend",
+    "Violation",
+    "check_fold",
+    "check_invariants",
+    "fold_journal",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "BackendConformance":
+        from penstock.testing.conformance import BackendConformance  # noqa: PLC0415  # needs pytest
+
+        return BackendConformance
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,311 @@
+"""What the model refuses: the limits of every argument, in one place."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from penstock.backends.base import ClaimRequest, Failure, Retention, UnsetType
+from penstock.errors import DependencyError, InvalidArgumentError, PayloadTooLargeError, shown
+from penstock.job import Job, JobStatus, Key, Priority, distinct
+from penstock.policy import FailureCategory, RetryPolicy, Timeouts, duration
+
+MAX_ID = 512
+MAX_TYPE = 256
+MAX_TAG = 256
+MAX_TAGS = 100
+MAX_ASSIGNEE = 512
+MAX_CORRELATION = 512
+MAX_CALLBACK = 2048
+MAX_IDEMPOTENCY_KEY = 256
+MAX_KEY_BYTES = 2000
+MAX_MESSAGE_BYTES = 64 * 1024
+MAX_DEPENDENCIES = 1000
+MAX_PAYLOAD_LIMIT = 16 * 1024 * 1024
+
+_FORBIDDEN = re.compile("[\x00\ud800-\udfff]")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a store that concern its behaviour."""
+
+    max_payload: int = 1024 * 1024
+    idempotency_window: timedelta = timedelta(hours=24)
+    max_pending: int | None = None
+    retention: Retention | None = Retention()
+    liveness: timedelta = timedelta(seconds=15)
+
+
+def bad(field: str, expected: str, value: object) -> InvalidArgumentError:
+    """Return the error for a value that is not what the field takes."""
+    return InvalidArgumentError(f"{field} must be {expected}, got {shown(value)}", field=field, value=value)
+
+
+def options(given: Mapping[str, Any]) -> Options:
+    unknown = set(given) - set(Options.__struct_fields__) - {"durability", "schema"}
+    if unknown:
+        raise bad("options", "known", sorted(unknown))
+    kept: dict[str, Any] = {name: given[name] for name in Options.__struct_fields__ if name in given}
+    if "max_payload" in kept:
+        whole("max_payload", kept["max_payload"], 1, MAX_PAYLOAD_LIMIT)
+    if kept.get("max_pending") is not None:
+        whole("max_pending", kept["max_pending"], 1, 2**62)
+    for name in ("idempotency_window", "liveness"):
+        if name in kept:
+            kept[name] = duration(kept[name], name, positive=True)
+    if not isinstance(kept.get("retention"), Retention | None):
+        raise bad("retention", "a Retention or None", kept["retention"])
+    return Options(**kept)
+
+
+def text(field: str, value: object, limit: int, *, empty: bool = False) -> str:
+    if not isinstance(value, str) or (not value and not empty):
+        raise bad(field, "text that is not empty", value)
+    if len(value) > limit:
+        raise bad(field, f"at most {limit} characters", value)
+    if _FORBIDDEN.search(value):
+        raise bad(field, "text without NUL and lone surrogates", value)
+    return value
+
+
+def optional_text(field: str, value: object, limit: int) -> str | None:
+    return None if value is None else text(field, value, limit)
+
+
+def message(field: str, value: object, *, empty: bool = True) -> str:
+    """Return a message, mended and cut: a failure report must not be lost for its wording."""
+    if not isinstance(value, str) or (not value and not empty):
+        raise bad(field, "text", value)
+    return _FORBIDDEN.sub("\ufffd", value).encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
+
+
+def whole(field: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise bad(field, f"a whole number from {low} to {high}", value)
+    return value
+
+
+def flag(field: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise bad(field, "True or False", value)
+    return value
+
+
+def data(field: str, value: object, limit: int) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise bad(field, "bytes", value)
+    size = value.nbytes if isinstance(value, memoryview) else len(value)
+    if size > limit:
+        raise PayloadTooLargeError(field, size, limit)
+    return bytes(value)
+
+
+def optional_data(field: str, value: object, limit: int) -> bytes | None:
+    return None if value is None else data(field, value, limit)
+
+
+def moment(field: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, datetime) or value.tzinfo is None or value.utcoffset() is None:
+        raise bad(field, "an aware datetime", value)
+    try:
+        year = value.astimezone(UTC).year
+    except (OverflowError, ValueError):
+        year = 0
+    if not 1970 <= year <= 2199:
+        raise bad(field, "in the years 1970 to 2199", value)
+
+
+def status(field: str, value: object) -> JobStatus:
+    try:
+        return JobStatus(value)  # type: ignore[arg-type]  # any value is tried
+    except ValueError:
+        raise bad(field, "a JobStatus", value) from None
+
+
+def tags(field: str, values: object) -> tuple[str, ...]:
+    kept = distinct(field, values)
+    if len(kept) > MAX_TAGS:
+        raise bad(field, f"at most {MAX_TAGS}", values)
+    for tag in kept:
+        text(field, tag, MAX_TAG)
+    return kept
+
+
+def ids(field: str, values: object) -> tuple[str, ...]:
+    kept = distinct(field, values)
+    for job_id in kept:
+        text(field, job_id, MAX_ID)
+    return kept
+
+
+def key(value: object) -> Key | None:
+    made = Key.of(value)  # type: ignore[arg-type]  # checked there
+    if made is not None:
+        for part in made:
+            text("key", part, MAX_KEY_BYTES, empty=True)
+        if len(json.dumps(made, ensure_ascii=False).encode()) > MAX_KEY_BYTES:
+            raise bad("key", f"at most {MAX_KEY_BYTES} bytes", value)
+    return made
+
+
+def selection(tag_list: object, id_list: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    chosen = tags("tags", tag_list), ids("job_ids", id_list)
+    if not any(chosen):
+        raise bad("tags", "given, or job_ids", chosen)
+    return chosen
+
+
+def job(value: object, max_payload: int) -> Job:
+    if not isinstance(value, Job):
+        raise bad("job", "a Job", value)
+    text("id", value.id, MAX_ID)
+    text("type", value.type, MAX_TYPE)
+    if status("status", value.status) is not JobStatus.INITIAL_PENDING:
+        raise bad("status", "initial_pending", value.status)
+    data("payload", value.payload, max_payload)
+    optional_data("result", value.result, max_payload)
+    optional_data("checkpoint", value.checkpoint, max_payload)
+    tags("tags", value.tags)
+    key(value.key)
+    whole("priority", value.priority, 0, 4)
+    flag("held", value.held)
+    _job_texts(value)
+    _job_numbers(value)
+    if value.retry is not None and not isinstance(value.retry, RetryPolicy):
+        raise bad("retry", "a RetryPolicy or None", value.retry)
+    if not isinstance(value.timeouts, Timeouts):
+        raise bad("timeouts", "Timeouts", value.timeouts)
+    for field in _MOMENTS:
+        moment(field, getattr(value, field))
+    ids("after", value.after)
+    ids("after_any", value.after_any)
+    if len(value.after) + len(value.after_any) > MAX_DEPENDENCIES:
+        raise DependencyError(f"{value.id} waits for too many jobs", reason="breadth", job_id=value.id)
+    return value
+
+
+_MOMENTS = (
+    "run_at",
+    "created_at",
+    "assigned_at",
+    "started_at",
+    "attempt_started_at",
+    "last_retry_at",
+    "finalized_at",
+)
+
+
+def _job_texts(value: Job) -> None:
+    optional_text("correlation_id", value.correlation_id, MAX_CORRELATION)
+    optional_text("callback_url", value.callback_url, MAX_CALLBACK)
+    optional_text("idempotency_key", value.idempotency_key, MAX_IDEMPOTENCY_KEY)
+    optional_text("parent_id", value.parent_id, MAX_ID)
+    optional_text("redrive_of", value.redrive_of, MAX_ID)
+    optional_text("assignee_id", value.assignee_id, MAX_ASSIGNEE)
+    message("error_message", value.error_message)
+
+
+def _job_numbers(value: Job) -> None:
+    for field in ("attempt", "retry_count", "failures"):
+        whole(field, getattr(value, field), 0, 2**31 - 1)
+    whole("progress", value.progress, 0, 100)
+
+
+def jobs(values: object, max_payload: int) -> list[Job]:
+    if isinstance(values, str | bytes | Mapping | Job) or not isinstance(values, Iterable):
+        raise bad("jobs", "an iterable of jobs", values)
+    return [job(value, max_payload) for value in values]
+
+
+def claims(requests: object) -> list[ClaimRequest]:
+    if isinstance(requests, str | bytes) or not isinstance(requests, Sequence):
+        raise bad("requests", "a sequence of ClaimRequest", requests)
+    return [claim(request) for request in requests]
+
+
+def claim(request: object) -> ClaimRequest:
+    if not isinstance(request, ClaimRequest):
+        raise bad("requests", "ClaimRequest", request)
+    text("assignee_id", request.assignee_id, MAX_ASSIGNEE)
+    whole("limit", request.limit, 1, 2**31)
+    optional_text("owner", request.owner, MAX_ID)
+    types = None
+    if request.types is not None:
+        types = distinct("types", request.types)
+        for name in types:
+            text("types", name, MAX_TYPE)
+    return msgspec.structs.replace(
+        request,
+        tags=tags("tags", request.tags),
+        types=types,
+        key=key(request.key),
+        job_ids=None if request.job_ids is None else ids("job_ids", request.job_ids),
+    )
+
+
+def report(job_id: object, attempt: object) -> None:
+    text("job_id", job_id, MAX_ID)
+    if attempt is not None:
+        whole("attempt", attempt, 0, 2**31 - 1)
+
+
+def mapping(field: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise bad(field, "a mapping by job id", value)
+    for job_id in value:
+        text(field, job_id, MAX_ID)
+    return dict(value)
+
+
+def attempts(value: object, *, field: str = "attempts") -> dict[str, int]:
+    if value is None:
+        return {}
+    given = mapping(field, value)
+    for number in given.values():
+        whole(field, number, 0, 2**31 - 1)
+    return given
+
+
+def failure(value: Failure) -> Failure:
+    try:
+        category = FailureCategory(value.category)
+    except ValueError:
+        raise bad("category", "a FailureCategory", value.category) from None
+    return Failure(
+        message=message("error_message", value.message, empty=False),
+        category=category,
+        code=optional_text("code", value.code, 256),
+        retry_after=optional_duration("retry_after", value.retry_after),
+    )
+
+
+def optional_duration(field: str, value: object) -> timedelta | None:
+    return None if value is None else duration(value, field)
+
+
+def ttl(value: object) -> timedelta:
+    if not isinstance(value, timedelta):
+        raise bad("ttl", "a timedelta", value)
+    return duration(value, "ttl", positive=True)
+
+
+def changes(
+    priority: Priority | int | UnsetType, tag_list: object, correlation_id: object, callback_url: object
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if not isinstance(priority, UnsetType):
+        fields["priority"] = Priority(whole("priority", priority, 0, 4))
+    if not isinstance(tag_list, UnsetType):
+        fields["tags"] = tags("tags", tag_list)
+    if not isinstance(correlation_id, UnsetType):
+        fields["correlation_id"] = optional_text("correlation_id", correlation_id, MAX_CORRELATION)
+    if not isinstance(callback_url, UnsetType):
+        fields["callback_url"] = optional_text("callback_url", callback_url, MAX_CALLBACK)
+    return fields

@@ -1,0 +1,132 @@
+"""The conformance suite: what every store must do, as pytest tests.
+
+    # conftest.py
+    import pytest
+    pytest.register_assert_rewrite("penstock.testing.conformance")
+
+    # test_my_store.py
+    from penstock.testing import BackendConformance
+
+    class TestMyStore(BackendConformance):
+        @pytest.fixture
+        def make_backend(self, tmp_path):
+            def make(*, clock=None, **options):
+                return MyStore(tmp_path / "jobs", clock=clock, **options)
+            make.shares_store = True    # several objects may be open on one store
+            return make
+
+`make_backend` opens the same store on every call within one test, and an empty one in every test. What it opened is
+closed when the test is over. The families can also be used one by one.
+"""
+
+from penstock.testing.conformance._support import MakeBackend, Suite
+from penstock.testing.conformance.bad_input import BadArguments, BadJobs, Messages, Options
+from penstock.testing.conformance.cancellation import Acknowledging, Cancellation
+from penstock.testing.conformance.changing import Notes, Redriving, Updating
+from penstock.testing.conformance.claiming import Claiming, Delays, Filters, Held, ManyClaims, Order
+from penstock.testing.conformance.closing import Closing, Reopening
+from penstock.testing.conformance.concurrency import Concurrency
+from penstock.testing.conformance.dependencies import (
+    After,
+    AfterAny,
+    BatchOrder,
+    DependencyLimits,
+    Inheritance,
+    Propagation,
+)
+from penstock.testing.conformance.holders import Leases, LostWorkers, Owners
+from penstock.testing.conformance.idempotency import Idempotency
+from penstock.testing.conformance.journal import Journal, JournalReading
+from penstock.testing.conformance.keys import Keys
+from penstock.testing.conformance.listening import Listening
+from penstock.testing.conformance.maintenance import (
+    CleanUp,
+    Deletion,
+    DueJobs,
+    ExecutionTimes,
+    Lifetimes,
+    RetentionRules,
+)
+from penstock.testing.conformance.reading import Listing, Reading
+from penstock.testing.conformance.reporting import (
+    Completing,
+    Failing,
+    Fencing,
+    Plurals,
+    Releasing,
+    StatusUpdates,
+    Stopping,
+)
+from penstock.testing.conformance.scope import Scopes
+from penstock.testing.conformance.stats import Statistics
+from penstock.testing.conformance.submission import Batches, Blocking, Limits, Submission
+from penstock.testing.conformance.transitions_matrix import TransitionsMatrix
+
+FAMILIES: tuple[type[Suite], ...] = (
+    Submission,
+    Batches,
+    Blocking,
+    Limits,
+    Claiming,
+    Order,
+    Filters,
+    Delays,
+    Held,
+    ManyClaims,
+    Completing,
+    Failing,
+    Stopping,
+    Releasing,
+    StatusUpdates,
+    Fencing,
+    Plurals,
+    Cancellation,
+    Acknowledging,
+    LostWorkers,
+    Leases,
+    Owners,
+    After,
+    AfterAny,
+    Propagation,
+    Inheritance,
+    DependencyLimits,
+    BatchOrder,
+    Keys,
+    Idempotency,
+    Lifetimes,
+    ExecutionTimes,
+    DueJobs,
+    RetentionRules,
+    CleanUp,
+    Deletion,
+    Updating,
+    Notes,
+    Redriving,
+    Journal,
+    JournalReading,
+    Statistics,
+    Reading,
+    Listing,
+    Listening,
+    BadJobs,
+    BadArguments,
+    Messages,
+    Options,
+    TransitionsMatrix,
+    Concurrency,
+    Scopes,
+    Closing,
+    Reopening,
+)
+
+
+class BackendConformance:
+    """Every family as a nested test class: subclass it under a name that pytest collects."""
+
+
+for _family in FAMILIES:
+    _name = f"Test{_family.__name__}"
+    setattr(BackendConformance, _name, type(_name, (_family,), {"__doc__": _family.__doc__}))
+
+
+__all__ = ["FAMILIES", "BackendConformance", "MakeBackend", "Suite"]

@@ -1,0 +1,437 @@
+"""Bad input: a typed error, nothing written, the same answer on every store."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from penstock.backends.base import Backend
+from penstock.errors import DependencyError, InvalidArgumentError, PenstockError
+from penstock.job import Job, JobStatus, Key
+from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._support import (
+    JOB_VERBS,
+    PLURAL_VERBS,
+    WORKER,
+    MakeBackend,
+    Suite,
+    put,
+    put_running,
+    refused,
+    unchanged,
+)
+from penstock.testing.conformance.reporting import CANCEL_REPORTS, REPORTS
+
+_LIMITS = {
+    "id": 512,
+    "type": 256,
+    "correlation_id": 512,
+    "callback_url": 2048,
+    "idempotency_key": 256,
+    "parent_id": 512,
+}
+_NOT_TEXT = (5, b"bytes", 1.5, True, ["list"])
+_BROKEN_TEXT = ("nul\x00", "\x00", "\ud800", "a\udfffb")
+
+
+class BadJobs(Suite):
+    """Fields of a job that cannot be accepted."""
+
+    @pytest.mark.parametrize("text", _BROKEN_TEXT, ids=ascii)
+    @pytest.mark.parametrize("field", list(_LIMITS))
+    def test_text_that_not_every_store_can_keep_is_refused(
+        self, backend: Backend, field: str, text: str
+    ) -> None:
+        """NUL and lone surrogates."""
+        with refused(backend, InvalidArgumentError) as caught:
+            backend.enqueue_job(Job(**{"id": "job", "type": "t", field: text}))
+        assert caught.value.field == field  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("text", _BROKEN_TEXT, ids=ascii)
+    @pytest.mark.parametrize("field", ["tags", "key", "after", "after_any"])
+    def test_broken_text_inside_a_sequence_is_refused(self, backend: Backend, field: str, text: str) -> None:
+        with unchanged(backend), pytest.raises(InvalidArgumentError):
+            backend.enqueue_job(Job(**{"id": "job", "type": "t", field: [text]}))
+
+    @pytest.mark.parametrize("value", _NOT_TEXT, ids=repr)
+    @pytest.mark.parametrize("field", list(_LIMITS))
+    def test_what_is_not_text_is_refused(self, backend: Backend, field: str, value: Any) -> None:
+        with refused(backend, InvalidArgumentError):
+            backend.enqueue_job(Job(**{"id": "job", "type": "t", field: value}))
+
+    @pytest.mark.parametrize("character", ["x", "漢", "🦆"])
+    @pytest.mark.parametrize("field", list(_LIMITS))
+    def test_text_is_accepted_up_to_its_limit_in_characters(
+        self, backend: Backend, field: str, character: str
+    ) -> None:
+        text = character * _LIMITS[field]
+        job_id = backend.enqueue_job(Job(**{"id": "job", "type": "t", field: text}))
+        assert getattr(backend.get_job(job_id), field) == text
+
+    @pytest.mark.parametrize("field", list(_LIMITS))
+    def test_text_beyond_its_limit_is_refused(self, backend: Backend, field: str) -> None:
+        with refused(backend, InvalidArgumentError):
+            backend.enqueue_job(Job(**{"id": "job", "type": "t", field: "x" * (_LIMITS[field] + 1)}))
+
+    @pytest.mark.parametrize("field", list(_LIMITS))
+    def test_empty_text_is_refused(self, backend: Backend, field: str) -> None:
+        """Q10."""
+        with refused(backend, InvalidArgumentError):
+            backend.enqueue_job(Job(**{"id": "job", "type": "t", field: ""}))
+
+    def test_a_hundred_tags_are_accepted_and_no_more(self, backend: Backend) -> None:
+        tags = [f"tag-{number}" for number in range(101)]
+        put(backend, "job", tags=tags[:100])
+        assert backend.get_job("job").tags == tuple(tags[:100])
+        with refused(backend, InvalidArgumentError):
+            put(backend, "other", tags=tags)
+
+    @pytest.mark.parametrize("tags", [[""], ["x" * 257], ["fine", ""]], ids=len)
+    def test_a_tag_has_one_to_256_characters(self, backend: Backend, tags: list[str]) -> None:
+        put(backend, "longest", tags=["x" * 256])
+        with refused(backend, InvalidArgumentError):
+            put(backend, "job", tags=tags)
+
+    @pytest.mark.parametrize(
+        "value", ["red", b"red", 5, None, [5], [None], {"red": 1, "blue": 2}.items()], ids=repr
+    )
+    def test_tags_are_a_sequence_of_strings(self, backend: Backend, value: Any) -> None:
+        with unchanged(backend), pytest.raises(InvalidArgumentError):
+            put(backend, "job", tags=value)
+
+    @pytest.mark.parametrize("key", [(), "", ("",), [5], ("a", None), 5, b"k"], ids=repr)
+    def test_a_key_is_one_or_more_strings(self, backend: Backend, key: Any) -> None:
+        with unchanged(backend), pytest.raises(InvalidArgumentError):
+            put(backend, "job", key=key)
+
+    def test_a_key_has_at_most_2000_bytes(self, backend: Backend) -> None:
+        put(backend, "job", key=Key("x" * 1900))
+        with refused(backend, InvalidArgumentError):
+            put(backend, "other", key=Key("x" * 2001))
+        with refused(backend, InvalidArgumentError):
+            put(backend, "other", key=Key("漢" * 700))
+        with refused(backend, InvalidArgumentError):
+            put(backend, "other", key=Key(*["x"] * 700))
+
+    @pytest.mark.parametrize(
+        "payload", ["text", 5, ["x"], {"json": 1}, object()], ids=lambda p: type(p).__name__
+    )
+    def test_a_payload_is_bytes(self, backend: Backend, payload: Any) -> None:
+        """G30."""
+        with refused(backend, InvalidArgumentError):
+            put(backend, "job", payload=payload)
+
+    @pytest.mark.parametrize("field", ["run_at", "created_at"])
+    @pytest.mark.parametrize(
+        "moment",
+        [
+            datetime(2030, 1, 1),
+            datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC),
+            datetime(2200, 1, 1, tzinfo=UTC),
+            datetime(1, 1, 1, tzinfo=UTC),
+            datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))),
+            datetime(9999, 12, 31, tzinfo=UTC),
+            datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12))),
+            "2030-01-01",
+            1_900_000_000,
+            timedelta(seconds=5),
+        ],
+        ids=repr,
+    )
+    def test_a_moment_is_an_aware_datetime_within_limits(
+        self, backend: Backend, field: str, moment: Any
+    ) -> None:
+        with refused(backend, InvalidArgumentError):
+            put(backend, "job", **{field: moment})
+
+    @pytest.mark.parametrize("priority", [-1, 5, True, 2.0, "high", None, 2**40], ids=repr)
+    def test_a_priority_is_a_whole_number_from_0_to_4(self, backend: Backend, priority: Any) -> None:
+        """G7."""
+        with refused(backend, InvalidArgumentError):
+            put(backend, "job", priority=priority)
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"retry": "default"},
+            {"retry": 3},
+            {"timeouts": None},
+            {"timeouts": 60},
+            {"held": 1},
+            {"held": None},
+            {"status": "nonsense"},
+            {"status": None},
+            {"attempt": -1},
+            {"attempt": True},
+            {"retry_count": "3"},
+            {"failures": 1.0},
+            {"progress": 101},
+        ],
+        ids=repr,
+    )
+    def test_other_fields_are_checked_too(self, backend: Backend, fields: dict[str, Any]) -> None:
+        with refused(backend, InvalidArgumentError):
+            put(backend, "job", **fields)
+
+    @pytest.mark.parametrize(
+        "job", ["job", {"id": "job", "type": "t"}, 5, object()], ids=lambda j: type(j).__name__
+    )
+    def test_what_is_no_job_is_refused(self, backend: Backend, job: Any) -> None:
+        """Q10."""
+        with refused(backend, InvalidArgumentError):
+            backend.enqueue_job(job)
+
+    @pytest.mark.parametrize("value", ["first", b"first", 5, [5], [None]], ids=repr)
+    @pytest.mark.parametrize("field", ["after", "after_any"])
+    def test_dependencies_are_a_sequence_of_ids(self, backend: Backend, field: str, value: Any) -> None:
+        put(backend, "first")
+        with unchanged(backend), pytest.raises(InvalidArgumentError):
+            put(backend, "job", **{field: value})
+
+    def test_an_empty_dependency_is_refused(self, backend: Backend) -> None:
+        with unchanged(backend), pytest.raises((InvalidArgumentError, DependencyError)):
+            put(backend, "job", after=[""])
+
+
+class BadArguments(Suite):
+    """Arguments of verbs that cannot be accepted."""
+
+    @pytest.mark.parametrize("job_id", ["", None, 5, b"job", True, "nul\x00", "\ud800", "x" * 513], ids=ascii)
+    @pytest.mark.parametrize("verb", list(JOB_VERBS))
+    def test_what_is_no_id_is_refused(self, backend: Backend, verb: str, job_id: Any) -> None:
+        """Q55."""
+        put_running(backend, "job")
+        with refused(backend, InvalidArgumentError):
+            JOB_VERBS[verb](backend, job_id)
+
+    @pytest.mark.parametrize("job_id", ["", None, 5, "nul\x00"], ids=ascii)
+    @pytest.mark.parametrize("verb", list(PLURAL_VERBS))
+    def test_what_is_no_id_refuses_a_whole_plural(self, backend: Backend, verb: str, job_id: Any) -> None:
+        with refused(backend, InvalidArgumentError):
+            PLURAL_VERBS[verb](backend, job_id)
+
+    @pytest.mark.parametrize("attempt", [True, -1, "1", 1.0, b"1"], ids=repr)
+    @pytest.mark.parametrize("verb", [*REPORTS, *CANCEL_REPORTS])
+    def test_what_is_no_attempt_is_refused(self, backend: Backend, verb: str, attempt: Any) -> None:
+        put_running(backend, "job")
+        with refused(backend, InvalidArgumentError):
+            (REPORTS | CANCEL_REPORTS)[verb](backend, "job", attempt)
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"assignee_id": ""},
+            {"assignee_id": None},
+            {"assignee_id": 5},
+            {"assignee_id": "x" * 513},
+            {"assignee_id": "nul\x00"},
+            {"limit": 0},
+            {"limit": -1},
+            {"limit": True},
+            {"limit": 1.0},
+            {"limit": "1"},
+            {"limit": None},
+            {"tags": "red"},
+            {"tags": b"red"},
+            {"tags": None},
+            {"tags": [5]},
+            {"tags": [""]},
+            {"tags": ["nul\x00"]},
+            {"types": "mail"},
+            {"types": b"mail"},
+            {"types": [5]},
+            {"types": ["\ud800"]},
+            {"key": ""},
+            {"key": 5},
+            {"key": [None]},
+            {"job_ids": "job"},
+            {"job_ids": [5]},
+            {"job_ids": [""]},
+        ],
+        ids=ascii,
+    )
+    def test_a_wrong_claim_is_refused(self, backend: Backend, arguments: dict[str, Any]) -> None:
+        """B5, Q55."""
+        put(backend, "job", tags=["red"], type="mail")
+        with refused(backend, InvalidArgumentError):
+            backend.dequeue_jobs(**{"assignee_id": WORKER, **arguments})
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"error_message": ""},
+            {"error_message": None},
+            {"error_message": b"boom"},
+            {"category": "nonsense"},
+            {"category": None},
+            {"code": 5},
+            {"code": "nul\x00"},
+            {"retry_after": -1},
+            {"retry_after": timedelta(seconds=-1)},
+            {"retry_after": float("nan")},
+            {"retry_after": float("inf")},
+            {"retry_after": "5"},
+            {"retry_after": True},
+            {"retry_after": timedelta(days=3651)},
+            {"retry_after": 1e300},
+        ],
+        ids=repr,
+    )
+    def test_a_wrong_failure_is_refused(self, backend: Backend, arguments: dict[str, Any]) -> None:
+        """Q36, Q55."""
+        put_running(backend, "job")
+        with refused(backend, InvalidArgumentError):
+            backend.fail_job(**{"job_id": "job", "error_message": "boom", **arguments})
+
+    @pytest.mark.parametrize("result", ["text", 5, ["x"], {"a": 1}], ids=repr)
+    def test_a_result_is_bytes(self, backend: Backend, result: Any) -> None:
+        put_running(backend, "job")
+        with refused(backend, InvalidArgumentError):
+            backend.complete_job("job", result)
+        with refused(backend, InvalidArgumentError):
+            backend.complete_jobs({"job": result})
+        with refused(backend, InvalidArgumentError):
+            backend.update_job_status("job", JobStatus.COMPLETED, result)
+
+    @pytest.mark.parametrize("status", ["nonsense", None, 5, True], ids=repr)
+    def test_a_status_is_a_job_status(self, backend: Backend, status: Any) -> None:
+        put_running(backend, "job")
+        with refused(backend, InvalidArgumentError):
+            backend.update_job_status("job", status)
+
+    @pytest.mark.parametrize("executing", [None, 1, "yes"], ids=repr)
+    def test_was_executing_is_a_bool(self, backend: Backend, executing: Any) -> None:
+        put_running(backend, "job")
+        backend.cancel_jobs(job_ids=["job"])
+        with refused(backend, InvalidArgumentError):
+            backend.acknowledge_cancellation("job", executing)
+
+    @pytest.mark.parametrize("given", [None, ["job"], "job", 5], ids=repr)
+    @pytest.mark.parametrize(
+        "verb",
+        [
+            "complete_jobs",
+            "fail_jobs",
+            "stop_jobs",
+            "stop_jobs_with_retry",
+            "mark_jobs_unknown_stopped",
+            "release_jobs",
+            "acknowledge_cancellations",
+        ],
+    )
+    def test_a_plural_takes_a_mapping(self, backend: Backend, verb: str, given: Any) -> None:
+        put_running(backend, "job")
+        with refused(backend, InvalidArgumentError):
+            getattr(backend, verb)(given)
+
+    @pytest.mark.parametrize("verb", ["cancel_jobs", "delete_jobs", "redrive_jobs"])
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"tags": "red"},
+            {"tags": b"red"},
+            {"tags": [5]},
+            {"tags": [""]},
+            {"tags": ["nul\x00"]},
+            {"job_ids": "job"},
+            {"job_ids": b"job"},
+            {"job_ids": [5]},
+            {"job_ids": [""]},
+            {"job_ids": ["\ud800"]},
+            {"tags": None, "job_ids": ["job"]},
+        ],
+        ids=ascii,
+    )
+    def test_a_wrong_choice_of_jobs_is_refused(
+        self, backend: Backend, verb: str, arguments: dict[str, Any]
+    ) -> None:
+        put(backend, "job", tags=["red"])
+        with refused(backend, InvalidArgumentError):
+            getattr(backend, verb)(**arguments)
+
+    @pytest.mark.parametrize("requests", [None, 5, ["worker"], [None], "worker"], ids=repr)
+    def test_several_claims_are_a_sequence_of_requests(self, backend: Backend, requests: Any) -> None:
+        with refused(backend, InvalidArgumentError):
+            backend.dequeue_jobs_for(requests)
+
+    @pytest.mark.parametrize("assignee", ["", None, 5, "nul\x00"], ids=ascii)
+    def test_an_assignee_is_text(self, backend: Backend, assignee: Any) -> None:
+        put_running(backend, "job", held=True)
+        backend.stop_job("job")
+        with refused(backend, InvalidArgumentError):
+            backend.restart_job("job", assignee)
+        with refused(backend, InvalidArgumentError):
+            backend.heartbeat(assignee)
+        with refused(backend, InvalidArgumentError):
+            backend.mark_worker_unresponsive(assignee)
+
+
+class Messages(Suite):
+    """An error message is never a reason to lose a failure report."""
+
+    @pytest.mark.parametrize(
+        ("given", "stored"),
+        [
+            ("nul\x00byte", "nul\ufffdbyte"),
+            ("\ud800 surrogate", "\ufffd surrogate"),
+            ("plain", "plain"),
+            ("ünï 🦆", "ünï 🦆"),
+        ],
+        ids=ascii,
+    )
+    def test_broken_characters_are_replaced(self, backend: Backend, given: str, stored: str) -> None:
+        put_running(backend, "failed", "stopped")
+        backend.fail_job("failed", given)
+        backend.stop_job("stopped", given)
+        assert backend.get_job("failed").error_message == stored
+        assert backend.get_job("stopped").error_message == stored
+
+    @pytest.mark.parametrize(
+        ("given", "length"),
+        [("x" * 65_536, 65_536), ("x" * 65_537, 65_536), ("x" * 10_000_000, 65_536), ("漢" * 30_000, 21_845)],
+        ids=["at the limit", "over", "far over", "no character is cut in half"],
+    )
+    def test_long_messages_are_cut_at_64_kib(self, backend: Backend, given: str, length: int) -> None:
+        put_running(backend, "job")
+        backend.fail_job("job", given)
+        assert backend.get_job("job").error_message == given[:length]
+
+
+class Options(Suite):
+    """Options of a store that cannot be accepted."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"unknown_option": 1},
+            {"max_payload": 0},
+            {"max_payload": -1},
+            {"max_payload": 16 * 1024 * 1024 + 1},
+            {"max_payload": True},
+            {"max_payload": "1MB"},
+            {"max_pending": -1},
+            {"max_pending": True},
+            {"max_pending": "5"},
+            {"idempotency_window": timedelta(0)},
+            {"idempotency_window": -1},
+            {"idempotency_window": "1 day"},
+            {"liveness": 0},
+            {"liveness": "15"},
+            {"retention": "forever"},
+        ],
+        ids=repr,
+    )
+    def test_a_wrong_option_is_refused(
+        self, make_backend: MakeBackend, clock: ManualClock, options: dict[str, Any]
+    ) -> None:
+        with pytest.raises(InvalidArgumentError):
+            make_backend(clock=clock, **options)
+
+    def test_every_error_names_what_was_wrong(self, backend: Backend) -> None:
+        with pytest.raises(PenstockError) as caught:
+            backend.dequeue_jobs(WORKER, limit=0)
+        assert caught.value.code == "invalid_argument"
+        assert "limit" in str(caught.value)
+        assert "0" in str(caught.value)

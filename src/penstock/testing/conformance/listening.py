@@ -1,0 +1,166 @@
+"""Listening: what a process is told about the commits made through its store object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from penstock.backends.base import Backend, Change
+from penstock.errors import JobExistsError
+from penstock.job import Job, JobStatus, Key
+from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._support import (
+    MISSING,
+    WORKER,
+    Suite,
+    claim,
+    put,
+    put_running,
+)
+
+_S = JobStatus
+
+
+class Ears:
+    """A listener that keeps what it hears."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.heard: list[Change] = []
+        self.end = backend.listen(self._hear)
+
+    def _hear(self, changes: Sequence[Change]) -> None:
+        self.heard += changes
+
+    def take(self) -> list[Change]:
+        """Return what was heard since the last call."""
+        heard, self.heard = self.heard, []
+        return heard
+
+    def steps(self) -> list[tuple[str, str, bool]]:
+        """Return (job, verb, available) of what was heard since the last call."""
+        return [(change.job_id, str(change.verb), change.available) for change in self.take()]
+
+
+class Listening(Suite):
+    """listen."""
+
+    def test_a_change_is_told_before_the_verb_returns(self, backend: Backend) -> None:
+        """Q13, R4."""
+        ears = Ears(backend)
+        put(backend, "job", tags=["red"], key=Key("k"), type="mail")
+        (change,) = ears.take()
+        assert change == Change(
+            job_id="job",
+            type="mail",
+            key=Key("k"),
+            tags=("red",),
+            verb="enqueue",
+            from_status=None,
+            status=_S.INITIAL_PENDING,
+            attempt=0,
+            assignee_id=None,
+            available=True,
+        )
+        claim(backend, "job")
+        (change,) = ears.take()
+        assert (change.verb, change.from_status, change.status) == ("claim", _S.INITIAL_PENDING, _S.RUNNING)
+        assert (change.attempt, change.assignee_id, change.available) == (1, WORKER, False)
+
+    def test_a_life_is_told_step_by_step(self, backend: Backend) -> None:
+        """Q34."""
+        ears = Ears(backend)
+        put_running(backend, "job")
+        backend.fail_job("job", "boom")
+        claim(backend, "job")
+        backend.mark_worker_unresponsive(WORKER)
+        claim(backend, "job")
+        backend.cancel_jobs(job_ids=["job"])
+        backend.acknowledge_cancellation("job", True)
+        assert ears.steps() == [
+            ("job", "enqueue", True),
+            ("job", "claim", False),
+            ("job", "fail", True),
+            ("job", "claim", False),
+            ("job", "mark_worker_unresponsive", True),
+            ("job", "claim", False),
+            ("job", "cancel", False),
+            ("job", "acknowledge_cancellation", False),
+        ]
+
+    def test_a_met_dependency_makes_its_dependent_available(self, backend: Backend) -> None:
+        """C46, R4, Q34."""
+        ears = Ears(backend)
+        put_running(backend, "first")
+        put(backend, "second", after=["first"])
+        assert ears.steps()[-1] == ("second", "enqueue", False)
+        backend.complete_job("first")
+        assert sorted(ears.steps()) == [("first", "complete", False), ("second", "available", True)]
+
+    def test_a_key_whose_turn_moves_on_makes_the_next_one_available(self, backend: Backend) -> None:
+        """C46, R4, Q34."""
+        ears = Ears(backend)
+        put_running(backend, "head", key="k")
+        put(backend, "next", "third", key="k")
+        assert ears.steps()[-2:] == [("next", "enqueue", False), ("third", "enqueue", False)]
+        backend.stop_job("head")
+        assert sorted(ears.steps()) == [("head", "stop", False), ("next", "available", True)]
+
+    def test_a_delayed_job_is_available_when_upkeep_finds_it_due(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
+        """C46, G4."""
+        ears = Ears(backend)
+        put(backend, "job", run_at=clock.now() + timedelta(seconds=5))
+        assert ears.steps() == [("job", "enqueue", False)]
+        backend.maintain()
+        assert ears.steps() == []
+        clock.advance(5)
+        backend.maintain()
+        assert ears.steps() == [("job", "available", True)]
+        backend.maintain()
+        assert ears.steps() == []
+
+    def test_a_batch_is_told_whole(self, backend: Backend) -> None:
+        """Q17."""
+        heard: list[int] = []
+        backend.listen(lambda changes: heard.append(len(changes)))
+        backend.enqueue_jobs([Job(id=f"job-{number}", type="t") for number in range(50)])
+        assert sum(heard) == 50
+
+    def test_propagation_is_told(self, backend: Backend) -> None:
+        """G26."""
+        put(backend, "first")
+        put(backend, "second", after=["first"])
+        ears = Ears(backend)
+        backend.cancel_jobs(job_ids=["first"])
+        assert sorted(ears.steps()) == [("first", "cancel", False), ("second", "propagate", False)]
+
+    def test_refused_calls_and_reads_tell_nothing(self, backend: Backend) -> None:
+        put(backend, "job")
+        ears = Ears(backend)
+        with pytest.raises(JobExistsError):
+            put(backend, "job")
+        with pytest.raises(LookupError):
+            backend.complete_job(MISSING)
+        backend.get_job("job")
+        backend.get_job_stats()
+        backend.read_journal()
+        assert ears.take() == []
+
+    def test_a_listener_that_has_ended_hears_nothing(self, backend: Backend) -> None:
+        first, second = Ears(backend), Ears(backend)
+        put(backend, "a")
+        first.end()
+        first.end()
+        put(backend, "b")
+        assert [change.job_id for change in first.take()] == ["a"]
+        assert [change.job_id for change in second.take()] == ["a", "b"]
+
+    def test_only_the_accepted_part_of_a_plural_is_told(self, backend: Backend) -> None:
+        put_running(backend, "a", "b")
+        ears = Ears(backend)
+        with pytest.raises(ExceptionGroup):
+            backend.complete_jobs({"a": None, MISSING: None})
+        assert ears.steps() == [("a", "complete", False)]

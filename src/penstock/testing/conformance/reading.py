@@ -1,0 +1,235 @@
+"""Reading: one job, several, pages of them, and the views of their status."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock.backends.base import Backend
+from penstock.errors import InvalidArgumentError, JobNotFoundError
+from penstock.job import Job, JobState, JobStatus, ProcessStatus
+from penstock.policy import RetryPolicy
+from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._support import (
+    MISSING,
+    STATUSES,
+    WORKER,
+    Suite,
+    claim,
+    drive,
+    ids,
+    put,
+    put_running,
+    refused,
+    unchanged,
+)
+
+_S = JobStatus
+
+
+class Reading(Suite):
+    """get_job and get_jobs."""
+
+    def test_a_job_that_does_not_exist_is_not_found(self, backend: Backend) -> None:
+        """Q46, Q55."""
+        with refused(backend, JobNotFoundError) as caught:
+            backend.get_job(MISSING)
+        assert caught.value.job_id == MISSING  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("job_id", ["", None, 5, b"job", "nul\x00", "\ud800"], ids=repr)
+    def test_what_is_no_id_is_refused(self, backend: Backend, job_id: Any) -> None:
+        """Q46, Q55."""
+        with refused(backend, InvalidArgumentError):
+            backend.get_job(job_id)
+
+    def test_reading_changes_nothing(self, backend: Backend, clock: ManualClock) -> None:
+        """Q46."""
+        put(backend, "job", run_at=clock.now() + timedelta(seconds=1))
+        clock.advance(2)
+        with unchanged(backend):
+            backend.get_job("job")
+            backend.get_jobs(["job"])
+            backend.list_jobs()
+            backend.read_journal()
+
+    def test_ids_are_compared_exactly(self, backend: Backend) -> None:
+        """Q46."""
+        put(backend, "Job")
+        for other in ("job", "JOB", "Job ", " Job", "Jo", "Jób"):
+            with pytest.raises(JobNotFoundError):
+                backend.get_job(other)
+
+    def test_several_jobs_are_read_at_once(self, backend: Backend) -> None:
+        put(backend, "a", "b", "c", tags=["red"])
+        found = backend.get_jobs(["c", MISSING, "a", "a"])
+        assert set(found) == {"a", "c"}
+        assert found["a"] == backend.get_job("a")
+        assert backend.get_jobs([]) == {}
+        assert set(backend.get_jobs(iter(["b"]))) == {"b"}
+
+    def test_very_many_jobs_are_read_at_once(self, backend: Backend) -> None:
+        names = [f"job-{number}" for number in range(2_500)]
+        backend.enqueue_jobs([Job(id=name, type="t") for name in names])
+        assert set(backend.get_jobs(names)) == set(names)
+
+    @pytest.mark.parametrize("job_ids", ["job", b"job", None, 5, [5], [""], [None]], ids=repr)
+    def test_what_is_no_list_of_ids_is_refused(self, backend: Backend, job_ids: Any) -> None:
+        with refused(backend, InvalidArgumentError):
+            backend.get_jobs(job_ids)
+
+    @pytest.mark.parametrize(
+        ("status", "process_status"),
+        [
+            (_S.INITIAL_PENDING, ProcessStatus.PENDING),
+            (_S.FAILED_RETRY, ProcessStatus.PENDING),
+            (_S.UNKNOWN_RETRY, ProcessStatus.PENDING),
+            (_S.RUNNING, ProcessStatus.RUNNING),
+            (_S.CANCELLING, ProcessStatus.RUNNING),
+            (_S.COMPLETED, ProcessStatus.COMPLETED),
+            (_S.FAILED, ProcessStatus.ERROR),
+            (_S.DEAD_LETTER, ProcessStatus.ERROR),
+            (_S.STOPPED, ProcessStatus.INTERRUPTED),
+            (_S.UNSCHEDULED, ProcessStatus.INTERRUPTED),
+            (_S.UNKNOWN_STOPPED, ProcessStatus.INTERRUPTED),
+        ],
+    )
+    def test_every_status_has_its_process_view(
+        self, backend: Backend, status: JobStatus, process_status: ProcessStatus
+    ) -> None:
+        """G3, P3."""
+        assert drive(backend, status).process_status is process_status
+
+    def test_the_formal_state_follows_the_clock(self, backend: Backend, clock: ManualClock) -> None:
+        """G3, G4, G6, G31: filled in when the job is read."""
+        put(backend, "job", run_at=clock.now() + timedelta(seconds=10), retry=RetryPolicy(initial_delay=5))
+        due = clock.now() + timedelta(seconds=10)
+
+        def seen() -> tuple[JobState | None, Any]:
+            job = backend.get_job("job")
+            return job.state, job.scheduled_at
+
+        assert seen() == (JobState.DELAYED, None)
+        clock.advance(10)
+        assert seen() == (JobState.SCHEDULED, due)
+        clock.advance(1)
+        claim(backend, "job")
+        assert seen() == (JobState.RUNNING, due)
+        backend.fail_job("job", "boom")
+        retry_due = clock.now() + timedelta(seconds=5)
+        assert seen() == (JobState.RETRYING, None)
+        clock.advance(6)
+        assert seen() == (JobState.SCHEDULED, retry_due)
+        claim(backend, "job")
+        backend.complete_job("job")
+        assert seen() == (JobState.COMPLETED, retry_due)
+
+    def test_a_lost_job_is_ready_from_the_moment_it_was_lost(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
+        """G31, C35."""
+        put_running(backend, "job")
+        now = clock.advance(5)
+        backend.reset_running_jobs()
+        job = backend.get_job("job")
+        assert (job.state, job.scheduled_at) == (JobState.SCHEDULED, now)
+
+    def test_updated_at_is_the_moment_of_the_last_change(self, backend: Backend, clock: ManualClock) -> None:
+        """G31."""
+        put(backend, "job")
+        moments = [clock.now()]
+        assert backend.get_job("job").updated_at == moments[-1]
+        moments.append(clock.advance(1))
+        claim(backend, "job")
+        assert backend.get_job("job").updated_at == moments[-1]
+        moments.append(clock.advance(1))
+        backend.complete_job("job")
+        clock.advance(1)
+        assert backend.get_job("job").updated_at == moments[-1]
+
+
+class Listing(Suite):
+    """list_jobs."""
+
+    def test_jobs_come_in_insertion_order(self, backend: Backend, clock: ManualClock) -> None:
+        put(backend, "c", "a", priority=4)
+        put(backend, "b", priority=0, created_at=clock.now() - timedelta(days=1))
+        claim(backend, "a")
+        assert ids(backend.list_jobs()) == ["c", "a", "b"]
+
+    def test_pages_join_without_seam(self, backend: Backend) -> None:
+        names = [f"job-{number * 7 % 25}" for number in range(25)]
+        put(backend, *names)
+        seen: list[str] = []
+        while page := backend.list_jobs(after=seen[-1] if seen else None, limit=10):
+            seen += ids(page)
+        assert seen == names
+
+    def test_a_hundred_jobs_are_the_default_page_and_a_thousand_the_most(self, backend: Backend) -> None:
+        backend.enqueue_jobs([Job(id=f"job-{number}", type="t") for number in range(1_001)])
+        assert len(backend.list_jobs()) == 100
+        assert len(backend.list_jobs(limit=1_000)) == 1_000
+
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_a_status_narrows_the_list(self, backend: Backend, status: JobStatus) -> None:
+        for each in sorted(STATUSES, key=lambda status: status.holds_slot):
+            drive(backend, each, str(each))
+        assert ids(backend.list_jobs(status=status)) == [str(status)]
+
+    def test_type_and_tags_narrow_the_list(self, backend: Backend) -> None:
+        put(backend, "a", type="mail", tags=["red", "big"])
+        put(backend, "b", type="mail", tags=["red"])
+        put(backend, "c", type="report", tags=["red", "big"])
+        assert ids(backend.list_jobs(type="mail")) == ["a", "b"]
+        assert ids(backend.list_jobs(tags=["big", "red"])) == ["a", "c"]
+        assert ids(backend.list_jobs(type="mail", tags=["big"], status=_S.INITIAL_PENDING)) == ["a"]
+        assert backend.list_jobs(type="Mail") == []
+
+    def test_filters_and_pages_work_together(self, backend: Backend) -> None:
+        for number in range(30):
+            put(backend, f"job-{number}", type=f"t{number % 3}")
+        first = backend.list_jobs(type="t1", limit=4)
+        second = backend.list_jobs(type="t1", limit=100, after=first[-1].id)
+        assert ids(first + second) == [f"job-{number}" for number in range(30) if number % 3 == 1]
+
+    def test_the_job_to_continue_after_need_not_match_the_filter(self, backend: Backend) -> None:
+        put(backend, "a", "b", "c")
+        claim(backend, "b")
+        assert ids(backend.list_jobs(status=_S.INITIAL_PENDING, after="b")) == ["c"]
+
+    def test_listed_jobs_are_whole(self, backend: Backend) -> None:
+        put_running(backend, "job", payload=b"work", tags=["red"])
+        backend.complete_job("job", b"result")
+        assert backend.list_jobs() == [backend.get_job("job")]
+
+    def test_continuing_after_an_unknown_job_is_an_error(self, backend: Backend) -> None:
+        with refused(backend, JobNotFoundError):
+            backend.list_jobs(after=MISSING)
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"limit": 0},
+            {"limit": -1},
+            {"limit": 1001},
+            {"limit": True},
+            {"limit": 1.0},
+            {"limit": None},
+            {"status": "nonsense"},
+            {"status": 5},
+            {"type": 5},
+            {"tags": "red"},
+            {"tags": [None]},
+            {"after": 5},
+            {"after": ""},
+        ],
+        ids=repr,
+    )
+    def test_wrong_arguments_are_refused(self, backend: Backend, arguments: dict[str, Any]) -> None:
+        with refused(backend, InvalidArgumentError):
+            backend.list_jobs(**arguments)
+
+    def test_a_job_listed_while_running_names_its_worker(self, backend: Backend) -> None:
+        put_running(backend, "job")
+        assert backend.list_jobs(status=_S.RUNNING)[0].assignee_id == WORKER

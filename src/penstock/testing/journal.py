@@ -1,0 +1,338 @@
+"""What a journal proves by itself: the fold of its rows, and the invariants that one pass can decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from penstock.job import IN_FLIGHT, Job, JobStatus, JournalEntry, Key, Priority
+from penstock.lifecycle import Verb, allows
+from penstock.policy import FailureCategory
+
+__all__ = ["INVARIANTS", "FoldedJob", "Violation", "check_fold", "check_invariants", "fold_journal"]
+
+INVARIANTS = {
+    1: "origin",
+    2: "no hole",
+    3: "machine",
+    4: "terminal stays",
+    5: "fence grows",
+    6: "one holder",
+    7: "no late effect",
+    8: "one success",
+    9: "nothing lost",
+    11: "bounded retries",
+    12: "never early",
+    13: "unique",
+    14: "group limit",
+    23: "state is the fold",
+    25: "time sane",
+}
+
+_REMOVED = frozenset({Verb.DELETE, Verb.CLEANUP})
+_TAKES = frozenset({Verb.CLAIM, Verb.RESTART})
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """One broken invariant, with the shortest run of rows that shows it."""
+
+    invariant: int
+    job_id: str
+    detail: str
+    rows: tuple[JournalEntry, ...] = ()
+
+    def __str__(self) -> str:
+        seqs = ", ".join(str(row.seq) for row in self.rows)
+        return f"{self.invariant} ({INVARIANTS[self.invariant]}): job {self.job_id!r}, seq {seqs or '-'}: {self.detail}"
+
+
+class FoldedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What the journal says a stored job is."""
+
+    id: str
+    n: int
+    type: str
+    status: JobStatus
+    attempt: int
+    retry_count: int
+    failures: int
+    max_attempts: int | None
+    priority: Priority
+    key: Key | None
+    tags: tuple[str, ...]
+    idempotency_key: str | None
+    assignee_id: str | None
+    error_category: FailureCategory | None
+    error_code: str | None
+    error_message: str
+    after: tuple[str, ...]
+    after_any: tuple[str, ...]
+    parent_id: str | None
+    updated_at: datetime
+
+
+_SAME_NAME = tuple(
+    name for name in FoldedJob.__struct_fields__ if name not in {"n", "max_attempts", "updated_at"}
+)
+
+
+def fold_journal(entries: Iterable[JournalEntry]) -> dict[str, FoldedJob]:
+    """Return what is stored after these rows: every job that was not removed, by id."""
+    folded: dict[str, FoldedJob] = {}
+    for row in entries:
+        if row.verb in _REMOVED:
+            folded.pop(row.job_id, None)
+            continue
+        first = folded.get(row.job_id)
+        origin: JournalEntry | FoldedJob = row if first is None else first
+        folded[row.job_id] = FoldedJob(
+            id=row.job_id,
+            n=row.n,
+            type=row.type,
+            status=row.status,
+            attempt=row.attempt,
+            retry_count=row.retry_count,
+            failures=row.failures,
+            max_attempts=row.max_attempts,
+            priority=row.priority,
+            key=row.key,
+            tags=row.tags,
+            idempotency_key=row.idempotency_key,
+            assignee_id=row.assignee_id,
+            error_category=row.error_category,
+            error_code=row.error_code,
+            error_message=row.error_message,
+            after=origin.after,
+            after_any=origin.after_any,
+            parent_id=origin.parent_id,
+            updated_at=row.recorded_at,
+        )
+    return folded
+
+
+def check_fold(entries: Iterable[JournalEntry], jobs: Iterable[Job]) -> list[Violation]:
+    """Return where the fold of a journal and the stored jobs differ (invariant 23)."""
+    folded = fold_journal(entries)
+    stored = {job.id: job for job in jobs}
+    found = [_violation(23, job_id, "is in the journal alone") for job_id in folded.keys() - stored.keys()]
+    for job_id, job in stored.items():
+        fold = folded.get(job_id)
+        if fold is None:
+            found.append(_violation(23, job_id, "is stored, but the journal does not have it"))
+            continue
+        found += [
+            _violation(
+                23, job_id, f"{name} is {getattr(job, name)!r}, the journal says {getattr(fold, name)!r}"
+            )
+            for name in _SAME_NAME
+            if getattr(job, name) != getattr(fold, name)
+        ]
+        limit = None if job.retry is None else job.retry.max_attempts
+        if limit != fold.max_attempts:
+            found.append(
+                _violation(23, job_id, f"max_attempts is {limit}, the journal says {fold.max_attempts}")
+            )
+    return sorted(found, key=lambda violation: violation.job_id)
+
+
+def check_invariants(
+    entries: Sequence[JournalEntry],
+    *,
+    jobs: Iterable[Job] | None = None,
+    acknowledged: Iterable[tuple[str, int]] = (),
+    drained_at: datetime | None = None,
+    idempotency_window: timedelta = timedelta(hours=24),
+    clock_slack: timedelta = timedelta(seconds=1),
+) -> list[Violation]:
+    """Return every invariant that these journal rows break; an empty list is a clean journal.
+
+    Args:
+        entries: a journal from its first row, in order.
+        jobs: the stored jobs, to be compared with the fold.
+        acknowledged: `(job id, n)` pairs that callers were told are stored.
+        drained_at: when given, no job may be left that could have run by then.
+        idempotency_window: how long an idempotency key is taken.
+        clock_slack: how far recorded times may go back.
+    """
+    histories = _histories(entries)
+    found = list(_check_sequence(entries, clock_slack))
+    for history in histories:
+        found += _check_history(history)
+    found += _check_idempotency(entries, idempotency_window)
+    found += _check_keys(entries)
+    present = {(row.job_id, row.n) for row in entries}
+    for job_id, n in acknowledged:
+        if (job_id, n) not in present:
+            found.append(_violation(2, job_id, f"row {n} was acknowledged and is not there"))
+    if drained_at is not None:
+        found += _check_drained(histories, drained_at)
+    if jobs is not None:
+        found += check_fold(entries, jobs)
+    return found
+
+
+def _violation(invariant: int, job_id: str, detail: str, *rows: JournalEntry) -> Violation:
+    return Violation(invariant=invariant, job_id=job_id, detail=detail, rows=rows)
+
+
+def _histories(entries: Iterable[JournalEntry]) -> list[list[JournalEntry]]:
+    """Return the rows of each job, split where an id begins anew after its removal."""
+    finished: list[list[JournalEntry]] = []
+    current: dict[str, list[JournalEntry]] = {}
+    for row in entries:
+        current.setdefault(row.job_id, []).append(row)
+        if row.verb in _REMOVED:
+            finished.append(current.pop(row.job_id))
+    return finished + list(current.values())
+
+
+def _check_sequence(entries: Sequence[JournalEntry], slack: timedelta) -> Iterator[Violation]:
+    latest: JournalEntry | None = None
+    for position, row in enumerate(entries):
+        previous = entries[position - 1] if position else None
+        if row.seq != (previous.seq + 1 if previous else 1):
+            yield _violation(2, row.job_id, "seq is not dense from 1", *([previous] if previous else []), row)
+        if latest is not None and row.recorded_at < latest.recorded_at - slack:
+            yield _violation(25, row.job_id, "time goes back", latest, row)
+        if latest is None or row.recorded_at > latest.recorded_at:
+            latest = row
+
+
+def _check_history(history: Sequence[JournalEntry]) -> Iterator[Violation]:
+    first = history[0]
+    if first.verb != Verb.ENQUEUE or first.n != 1 or first.from_status is not None:
+        yield _violation(1, first.job_id, "the history does not begin with enqueue, n = 1", first)
+    completed: JournalEntry | None = None
+    holder: JournalEntry | None = None
+    for previous, row in zip(history, history[1:], strict=False):
+        yield from _check_step(previous, row)
+        if row.verb in _TAKES:
+            if holder is not None:
+                yield _violation(6, row.job_id, "taken while an attempt holds it", holder, row)
+            holder = row
+        elif row.status not in IN_FLIGHT:
+            holder = None
+        if row.status is JobStatus.COMPLETED and row.verb not in _REMOVED:
+            if completed is not None:
+                yield _violation(8, row.job_id, "succeeded twice", completed, row)
+            completed = row
+    limit = first.max_attempts
+    if limit is not None:
+        for row in history:
+            if row.failures > max(limit, first.failures):
+                yield _violation(11, row.job_id, f"{row.failures} counted failures of {limit} allowed", row)
+                break
+
+
+def _check_step(previous: JournalEntry, row: JournalEntry) -> Iterator[Violation]:
+    job_id = row.job_id
+    if row.verb == Verb.ENQUEUE:
+        yield _violation(1, job_id, "enqueued again without removal", previous, row)
+        return
+    if row.n != previous.n + 1:
+        yield _violation(2, job_id, f"n goes from {previous.n} to {row.n}", previous, row)
+    if row.from_status is not previous.status:
+        yield _violation(3, job_id, f"{row.verb} starts from {row.from_status}", previous, row)
+    elif not _is_legal(row):
+        number = 4 if previous.status.is_final else 3
+        yield _violation(
+            number, job_id, f"{row.verb} may not lead from {previous.status} to {row.status}", previous, row
+        )
+    if row.attempt != previous.attempt + (row.verb in _TAKES):
+        yield _violation(
+            5, job_id, f"{row.verb} takes attempt from {previous.attempt} to {row.attempt}", previous, row
+        )
+    if row.verb not in _TAKES and row.assignee_id != previous.assignee_id:
+        yield _violation(7, job_id, f"{row.verb} changes the assignee", previous, row)
+    if row.retry_count < previous.retry_count or row.failures < previous.failures:
+        yield _violation(7, job_id, f"{row.verb} takes a counter back", previous, row)
+    if row.verb == Verb.CLAIM and previous.due_at is not None and row.recorded_at < previous.due_at:
+        yield _violation(12, job_id, f"claimed before {previous.due_at.isoformat()}", previous, row)
+
+
+def _is_legal(row: JournalEntry) -> bool:
+    source = row.from_status
+    if source is None:
+        return False
+    if row.verb in _REMOVED:
+        return source is row.status and source.is_final
+    if row.verb == Verb.UPDATE:
+        return source is row.status and not source.is_final
+    try:
+        return allows(Verb(row.verb), source, row.status)
+    except ValueError:
+        return False
+
+
+def _check_idempotency(entries: Iterable[JournalEntry], window: timedelta) -> Iterator[Violation]:
+    holders: dict[tuple[str, str], JournalEntry] = {}
+    for row in entries:
+        if row.idempotency_key is None:
+            continue
+        name = (row.type, row.idempotency_key)
+        holder = holders.get(name)
+        if row.verb == Verb.ENQUEUE:
+            if holder is not None and row.recorded_at < holder.recorded_at + window:
+                yield _violation(13, row.job_id, f"shares its key with {holder.job_id!r}", holder, row)
+            holders[name] = row
+        elif row.verb in _REMOVED and holder is not None and holder.job_id == row.job_id:
+            del holders[name]
+
+
+class _Line:
+    """The unfinished jobs of one key, in their order, and the one that is worked on."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, int] = {}
+        self.in_flight: JournalEntry | None = None
+
+
+def _check_keys(entries: Iterable[JournalEntry]) -> Iterator[Violation]:
+    lines: dict[Key, _Line] = {}
+    position: dict[str, int] = {}
+    for row in entries:
+        if row.key is None:
+            continue
+        line = lines.setdefault(row.key, _Line())
+        if row.verb == Verb.ENQUEUE:
+            position[row.job_id] = row.seq
+        yield from _check_turn(line, row)
+        if row.status in IN_FLIGHT:
+            line.in_flight = row
+        elif line.in_flight is not None and line.in_flight.job_id == row.job_id:
+            line.in_flight = None
+        if row.status.is_final:
+            line.waiting.pop(row.job_id, None)
+        else:
+            line.waiting[row.job_id] = position.get(row.job_id, row.seq)
+
+
+def _check_turn(line: _Line, row: JournalEntry) -> Iterator[Violation]:
+    busy = line.in_flight
+    if row.status in IN_FLIGHT and busy is not None and busy.job_id != row.job_id:
+        yield _violation(14, row.job_id, f"its key is held by {busy.job_id!r}", busy, row)
+    if row.verb == Verb.CLAIM:
+        own = line.waiting.get(row.job_id, row.seq)
+        earlier = [job_id for job_id, seq in line.waiting.items() if seq < own]
+        if earlier:
+            yield _violation(14, row.job_id, f"claimed before {earlier[0]!r}, which is first of the key", row)
+
+
+def _check_drained(histories: Iterable[Sequence[JournalEntry]], now: datetime) -> Iterator[Violation]:
+    for history in histories:
+        last = history[-1]
+        if last.verb in _REMOVED or last.status.is_final:
+            continue
+        if last.status.is_eligible and last.due_at is not None and last.due_at > now:
+            continue
+        yield _violation(9, last.job_id, f"is left {last.status}", last)
+
+
+def seen_verbs(entries: Iterable[JournalEntry]) -> Mapping[str, int]:
+    """Count the rows by verb: what a run has really exercised."""
+    counts: dict[str, int] = {}
+    for row in entries:
+        counts[row.verb] = counts.get(row.verb, 0) + 1
+    return counts

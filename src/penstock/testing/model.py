@@ -1,0 +1,1195 @@
+"""A reference store in plain dicts: the rules of the contract, read once more and written as simply as possible.
+
+`ModelBackend` is slow, forgets everything at the end of the process, and shares no code with the real stores. It
+passes the conformance suite, and the state machine of our tests compares the real stores with it after each step.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from penstock.backends.base import UNSET, Backend, Change, ClaimRequest, Failure, UnsetType
+from penstock.clock import Clock, SystemClock
+from penstock.errors import (
+    DependencyError,
+    InvalidTransitionError,
+    JobExistsError,
+    JobNotFoundError,
+    PenstockError,
+    QueueBlockedError,
+    QueueClosedError,
+    QueueFullError,
+    ReportErrors,
+    StaleAttemptError,
+)
+from penstock.job import (
+    CANCELLED,
+    IN_FLIGHT,
+    Job,
+    JobStats,
+    JobStatus,
+    JournalEntry,
+    Key,
+    Maintenance,
+    Priority,
+    state_of,
+)
+from penstock.lifecycle import Verb, allows, refusal
+from penstock.policy import FailureCategory
+from penstock.scope import checkpoint
+from penstock.testing import _checks as check
+
+__all__ = ["ModelBackend"]
+
+_S = JobStatus
+_TIMEOUT_GRACE = timedelta(seconds=10)
+_MAX_DEPTH = 100
+
+_FREEING_UPDATES = frozenset({_S.COMPLETED, _S.STOPPED, _S.UNKNOWN_STOPPED})
+_CANCEL_TO = {
+    _S.INITIAL_PENDING: _S.UNSCHEDULED,
+    _S.RUNNING: _S.CANCELLING,
+    _S.FAILED_RETRY: _S.STOPPED,
+    _S.UNKNOWN_RETRY: _S.STOPPED,
+}
+
+Report = Callable[["_Row", datetime], "_Row"]
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored job and what the store knows beside it."""
+
+    job: Job
+    number: int
+    n: int = 0
+    depth: int = 1
+    due_at: datetime
+    ready_at: datetime | None = None
+    submitted_at: datetime
+    open_after: frozenset[str] = frozenset()
+    waits_for_any: bool = False
+    owner: str | None = None
+    lease_from: datetime | None = None
+    is_delayed: bool = False
+
+
+class ModelBackend(Backend):
+    """The contract in memory.
+
+    Args:
+        clock: where the time comes from.
+        new_id: makes the ids of redriven copies.
+        options: those of `penstock.open_backend`.
+    """
+
+    def __init__(
+        self, clock: Clock | None = None, *, new_id: Callable[[], str] | None = None, **options: Any
+    ) -> None:
+        self._clock = SystemClock() if clock is None else clock
+        self._options = check.options(options)
+        self._new_id = new_id or (lambda: str(uuid.uuid4()))
+        self._lock = threading.RLock()
+        self._rows: dict[str, _Row] = {}
+        self._journal: list[JournalEntry] = []
+        self._owners: dict[str, datetime] = {}
+        self._is_blocked = False
+        self._is_closed = False
+        self._inserted = 0
+        self._ended: list[str] = []
+        self._takeable: set[str] = set()
+        self._listeners: list[Callable[[Sequence[Change]], None]] = []
+
+    # -- one transaction a verb ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _transaction(self) -> Iterator[datetime]:
+        """Run a verb: all of its changes stay, or none."""
+        self._check_usable()
+        with self._lock:
+            self._check_usable()
+            saved = dict(self._rows), len(self._journal), dict(self._owners), self._is_blocked, self._inserted
+            now = self._clock.now()
+            try:
+                yield now
+                self._settle(now)
+            except BaseException:
+                self._rows, length, self._owners, self._is_blocked, self._inserted = saved
+                del self._journal[length:]
+                self._ended = []
+                raise
+            self._announce(self._journal[saved[1] :], now)
+
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise QueueClosedError()
+        checkpoint()
+
+    def _settle(self, now: datetime) -> None:
+        """Let dependents follow the jobs that ended, then note who became ready."""
+        while self._ended:
+            self._tell_dependents(self._ended.pop(0), now)
+        for row in list(self._rows.values()):
+            if row.job.status.is_eligible:
+                ready_at = None if self._waits(row) else row.ready_at or max(row.due_at, now)
+                self._put(row, ready_at=ready_at)
+
+    def _tell_dependents(self, job_id: str, now: datetime) -> None:
+        ended = self._rows[job_id].job
+        for row in list(self._rows.values()):
+            if job_id in row.job.after_any and row.waits_for_any:
+                row = self._put(row, waits_for_any=False)
+            if job_id not in row.open_after:
+                continue
+            if ended.status is _S.COMPLETED:
+                self._put(row, open_after=row.open_after - {job_id})
+            elif not row.job.status.is_final:
+                self._move(row, Verb.PROPAGATE, _shared_fate(ended.status), now, error=_fate_error(ended))
+
+    def _announce(self, rows: Sequence[JournalEntry], now: datetime) -> None:
+        takeable = {job_id for job_id in self._takeable if job_id in self._rows}
+        takeable -= {entry.job_id for entry in rows}
+        fresh = {
+            job_id for job_id, row in self._rows.items() if self._is_takeable(row, now) and not row.is_delayed
+        } - takeable
+        self._takeable = takeable | fresh
+        last = {entry.job_id: position for position, entry in enumerate(rows)}
+        changes = [
+            _change(entry, entry.job_id in fresh and last[entry.job_id] == position)
+            for position, entry in enumerate(rows)
+        ]
+        for job_id in sorted(fresh - last.keys(), key=lambda each: self._rows[each].number):
+            entry = next(entry for entry in reversed(self._journal) if entry.job_id == job_id)
+            changes.append(
+                msgspec.structs.replace(_change(entry, True), verb="available", from_status=entry.status)
+            )
+        if changes:
+            for listener in list(self._listeners):
+                listener(changes)
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    def _row(self, job_id: str) -> _Row:
+        row = self._rows.get(job_id)
+        if row is None:
+            raise JobNotFoundError(job_id)
+        return row
+
+    def _put(self, row: _Row, **changes: Any) -> _Row:
+        row = msgspec.structs.replace(row, **changes)
+        self._rows[row.job.id] = row
+        return row
+
+    def _write(
+        self, row: _Row, verb: Verb, now: datetime, *, source: JobStatus | None, **fields: Any
+    ) -> _Row:
+        """Change fields of a job and add the journal row that says so."""
+        job = msgspec.structs.replace(row.job, updated_at=now, **fields)
+        row = self._put(row, job=job, n=row.n + 1)
+        ends_attempt = source in IN_FLIGHT and job.status not in IN_FLIGHT
+        is_first = source is None
+        self._journal.append(
+            JournalEntry(
+                seq=len(self._journal) + 1,
+                recorded_at=now,
+                job_id=job.id,
+                n=row.n,
+                type=job.type,
+                verb=verb,
+                from_status=source,
+                status=job.status,
+                attempt=job.attempt,
+                retry_count=job.retry_count,
+                failures=job.failures,
+                max_attempts=None if job.retry is None else job.retry.max_attempts,
+                priority=job.priority,
+                key=job.key,
+                tags=job.tags,
+                idempotency_key=job.idempotency_key,
+                assignee_id=job.assignee_id,
+                due_at=row.due_at,
+                error_category=job.error_category,
+                error_code=job.error_code,
+                error_message=job.error_message,
+                progress=job.progress,
+                after=job.after if is_first else (),
+                after_any=job.after_any if is_first else (),
+                parent_id=job.parent_id if is_first else None,
+                ready_at=row.ready_at if ends_attempt else None,
+                started_at=job.attempt_started_at if ends_attempt else None,
+            )
+        )
+        return row
+
+    def _move(
+        self,
+        row: _Row,
+        verb: Verb,
+        target: JobStatus,
+        now: datetime,
+        *,
+        due_at: datetime | None = None,
+        error: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> _Row:
+        """Take a job to another status, with everything that follows from where it goes."""
+        source = row.job.status
+        fields.update(error or {}, status=target)
+        if target.is_final:
+            fields.setdefault("finalized_at", row.job.finalized_at or now)
+            self._ended.append(row.job.id)
+        elif source.is_final:
+            fields["finalized_at"] = None
+        if target.is_eligible:
+            row = self._put(row, due_at=due_at or now, is_delayed=due_at is not None and due_at > now)
+        row = self._write(row, verb, now, source=source, **fields)
+        if target.is_eligible:
+            row = self._put(row, ready_at=None)
+        elif target.is_final and row.ready_at is not None and row.ready_at > now:
+            row = self._put(row, ready_at=None)
+        return row
+
+    def _remove(self, row: _Row, verb: Verb, now: datetime) -> None:
+        self._write(row, verb, now, source=row.job.status)
+        del self._rows[row.job.id]
+
+    # -- questions about rows -----------------------------------------------------------------------------------
+
+    def _waits(self, row: _Row) -> bool:
+        return bool(row.open_after) or row.waits_for_any or not self._has_turn(row)
+
+    def _has_turn(self, row: _Row) -> bool:
+        if row.job.key is None:
+            return True
+        others = [
+            other
+            for other in self._rows.values()
+            if other.job.key == row.job.key and not other.job.status.is_final and other.number != row.number
+        ]
+        return all(other.number > row.number and other.job.status not in IN_FLIGHT for other in others)
+
+    def _is_takeable(self, row: _Row, now: datetime) -> bool:
+        return row.job.status.is_eligible and row.due_at <= now and not self._waits(row)
+
+    def _key_is_busy(self, row: _Row) -> bool:
+        return row.job.key is not None and any(
+            other.job.key == row.job.key and other.job.status in IN_FLIGHT and other.job.id != row.job.id
+            for other in self._rows.values()
+        )
+
+    def _select(self, tags: Sequence[str], job_ids: Sequence[str]) -> list[_Row]:
+        """Return the jobs that have all tags, and those listed, in insertion order; no tags select nothing."""
+        wanted = set(job_ids)
+        return [
+            row
+            for row in self._rows.values()
+            if row.job.id in wanted or (tags and set(tags) <= set(row.job.tags))
+        ]
+
+    def _view(self, row: _Row, now: datetime) -> Job:
+        state = state_of(row.job.status, is_due=row.due_at <= now, is_waiting=self._waits(row))
+        seen = row.ready_at if row.ready_at is not None and row.ready_at <= now else None
+        return msgspec.structs.replace(row.job, state=state, scheduled_at=seen)
+
+    # -- submission ---------------------------------------------------------------------------------------------
+
+    def enqueue_job(self, job: Job) -> str:
+        check.job(job, self._options.max_payload)
+        return self._enqueue([job])[0]
+
+    def enqueue_jobs(self, jobs: Iterable[Job]) -> list[str]:
+        return self._enqueue(check.jobs(jobs, self._options.max_payload))
+
+    def _enqueue(self, jobs: list[Job]) -> list[str]:
+        with self._transaction() as now:
+            aliases = self._find_duplicates(jobs, now)
+            fresh = [job for position, job in enumerate(jobs) if position not in aliases]
+            if fresh:
+                self._admit(fresh)
+            self._refuse_taken_ids(jobs, aliases)
+            renamed = {jobs[position].id: job_id for position, job_id in aliases.items()}
+            batch = {job.id: _follow_aliases(job, renamed) for job in fresh}
+            for job in self._dependencies_first(batch):
+                self._insert(job, now)
+            return [aliases.get(position, job.id) for position, job in enumerate(jobs)]
+
+    def _admit(self, jobs: Sequence[Job]) -> None:
+        if self._is_blocked and any(job.parent_id is None for job in jobs):
+            raise QueueBlockedError()
+        limit = self._options.max_pending
+        waiting = sum(row.job.status.is_eligible for row in self._rows.values())
+        if limit is not None and waiting + len(jobs) > limit:
+            raise QueueFullError(limit=limit, waiting=waiting)
+
+    def _find_duplicates(self, jobs: Sequence[Job], now: datetime) -> dict[int, str]:
+        """Return, by position in the batch, the ids of the jobs that hold the idempotency keys already."""
+        holders: dict[tuple[str, str | None], str] = {
+            (row.job.type, row.job.idempotency_key): row.job.id
+            for row in self._rows.values()
+            if row.job.idempotency_key is not None
+            and now < row.submitted_at + self._options.idempotency_window
+        }
+        duplicates: dict[int, str] = {}
+        for position, job in enumerate(jobs):
+            if job.idempotency_key is None:
+                continue
+            name = (job.type, job.idempotency_key)
+            if name in holders:
+                duplicates[position] = holders[name]
+            else:
+                holders[name] = job.id
+        return duplicates
+
+    def _refuse_taken_ids(self, jobs: Sequence[Job], aliases: Mapping[int, str]) -> None:
+        seen: set[str] = set()
+        failed: list[tuple[int, str, str]] = []
+        for position, job in enumerate(jobs):
+            if position in aliases:
+                continue
+            if job.id in self._rows:
+                failed.append((position, job.id, "it is already stored"))
+            elif job.id in seen:
+                failed.append((position, job.id, "it stands twice in the batch"))
+            seen.add(job.id)
+        if failed:
+            raise JobExistsError(failed[0][1], failed)
+
+    def _dependencies_first(self, batch: Mapping[str, Job]) -> list[Job]:
+        """Return the batch in the order of insertion: as given, but each job after those it waits for."""
+        for job in batch.values():
+            for other in (*job.after, *job.after_any):
+                if other not in batch and other not in self._rows:
+                    raise DependencyError(
+                        f"{job.id} waits for {other}, which does not exist",
+                        reason="unknown",
+                        job_id=job.id,
+                        value=other,
+                    )
+        ordered: dict[str, Job] = {}
+        for start in batch:
+            path = [start]
+            while path:
+                here = batch[path[-1]]
+                missing = [d for d in (*here.after, *here.after_any) if d in batch and d not in ordered]
+                if not missing:
+                    ordered[path.pop()] = here
+                elif missing[0] in path:
+                    raise DependencyError(f"{here.id} waits for itself", reason="cycle", job_id=here.id)
+                else:
+                    path.append(missing[0])
+        return list(ordered.values())
+
+    def _insert(self, job: Job, now: datetime) -> None:
+        dependencies = [self._rows[each] for each in dict.fromkeys((*job.after, *job.after_any))]
+        depth = 1 + max((row.depth for row in dependencies), default=0)
+        if depth > _MAX_DEPTH:
+            raise DependencyError(f"{job.id} would be {depth} deep", reason="depth", job_id=job.id)
+        job = msgspec.structs.replace(
+            job,
+            created_at=job.created_at or now,
+            priority=min([Priority(job.priority), *(row.job.priority for row in dependencies)]),
+            payload=bytes(job.payload),
+        )
+        self._inserted += 1
+        due_at = job.run_at or now
+        row = _Row(
+            job=job,
+            number=self._inserted,
+            depth=depth,
+            due_at=due_at,
+            submitted_at=now,
+            is_delayed=due_at > now,
+            open_after=frozenset(d for d in job.after if self._rows[d].job.status is not _S.COMPLETED),
+            waits_for_any=bool(job.after_any)
+            and not any(self._rows[d].job.status.is_final for d in job.after_any),
+        )
+        row = self._write(row, Verb.ENQUEUE, now, source=None)
+        for other in job.after:
+            ended = self._rows[other].job
+            if ended.status.is_final and ended.status is not _S.COMPLETED:
+                self._move(row, Verb.PROPAGATE, _shared_fate(ended.status), now, error=_fate_error(ended))
+                break
+
+    # -- claiming -----------------------------------------------------------------------------------------------
+
+    def dequeue_jobs(
+        self,
+        assignee_id: str,
+        tags: Sequence[str] = (),
+        limit: int = 1,
+        *,
+        types: Sequence[str] | None = None,
+        key: Key | str | None = None,
+        job_ids: Sequence[str] | None = None,
+        owner: str | None = None,
+    ) -> list[Job]:
+        request = ClaimRequest(
+            assignee_id=assignee_id,
+            tags=tags,
+            limit=limit,
+            types=types,
+            key=key,
+            job_ids=job_ids,
+            owner=owner,
+        )
+        return self.dequeue_jobs_for([request])[0]
+
+    def dequeue_jobs_for(self, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
+        wanted = check.claims(requests)
+        with self._transaction() as now:
+            for row in list(self._rows.values()):
+                if row.is_delayed and row.due_at <= now:
+                    self._put(row, is_delayed=False)
+            return [[self._view(row, now) for row in self._claim(request, now)] for request in wanted]
+
+    def _claim(self, request: ClaimRequest, now: datetime) -> list[_Row]:
+        matching = [row for row in self._rows.values() if _matches(row.job, request)]
+        taken: list[_Row] = []
+        for row in sorted(matching, key=_selection_order):
+            if len(taken) < request.limit and self._is_takeable(row, now):
+                taken.append(self._take(row, Verb.CLAIM, request.assignee_id, now, owner=request.owner))
+        return taken
+
+    def _take(self, row: _Row, verb: Verb, assignee_id: str, now: datetime, *, owner: str | None) -> _Row:
+        row = self._put(row, owner=owner, lease_from=now, is_delayed=False)
+        return self._move(
+            row,
+            verb,
+            _S.RUNNING,
+            now,
+            attempt=row.job.attempt + 1,
+            assignee_id=assignee_id,
+            assigned_at=now,
+            started_at=row.job.started_at or now,
+            attempt_started_at=now,
+            progress=0,
+        )
+
+    def restart_job(self, job_id: str, assignee_id: str) -> Job:
+        check.text("job_id", job_id, check.MAX_ID)
+        check.text("assignee_id", assignee_id, check.MAX_ASSIGNEE)
+        with self._transaction() as now:
+            row = self._row(job_id)
+            if not allows(Verb.RESTART, row.job.status) or not row.job.held or self._key_is_busy(row):
+                raise refusal(Verb.RESTART, job_id, row.job.status)
+            row = self._put(row, ready_at=now)
+            row = self._take(row, Verb.RESTART, assignee_id, now, owner=None)
+            return self._view(row, now)
+
+    # -- reports ------------------------------------------------------------------------------------------------
+
+    def _report(
+        self, verb: Verb, job_id: str, attempt: int | None, apply: Report, *, frees: bool = True
+    ) -> dict[str, int]:
+        """Make one fenced report in its own transaction and return what it freed."""
+        with self._transaction() as now:
+            return self._report_one(verb, job_id, attempt, apply, now, frees=frees)
+
+    def _report_one(
+        self,
+        verb: Verb,
+        job_id: str,
+        attempt: int | None,
+        apply: Report,
+        now: datetime,
+        *,
+        frees: bool = True,
+    ) -> dict[str, int]:
+        row = self._row(job_id)
+        if attempt is not None and (attempt != row.job.attempt or not allows(verb, row.job.status)):
+            raise StaleAttemptError(
+                job_id=job_id,
+                status=str(row.job.status),
+                verb=str(verb),
+                attempt=attempt,
+                current_attempt=row.job.attempt,
+            )
+        if not allows(verb, row.job.status):
+            raise refusal(verb, job_id, row.job.status)
+        held = row.job.status in IN_FLIGHT
+        apply(row, now)
+        return {row.job.assignee_id: 1} if held and frees and row.job.assignee_id is not None else {}
+
+    def _reports(
+        self, verb: Verb, reports: Mapping[str, Report], attempts: Mapping[str, int] | None
+    ) -> dict[str, int]:
+        """Make many reports in one transaction, best effort."""
+        fences = check.attempts(attempts)
+        freed: dict[str, int] = {}
+        refused: list[Exception] = []
+        with self._transaction() as now:
+            for job_id, apply in reports.items():
+                try:
+                    for assignee, count in self._report_one(
+                        verb, job_id, fences.get(job_id), apply, now
+                    ).items():
+                        freed[assignee] = freed.get(assignee, 0) + count
+                except PenstockError as error:
+                    refused.append(error)
+        if refused:
+            raise ReportErrors(f"{len(refused)} of {len(reports)} reports were refused", refused, freed)
+        return freed
+
+    def _completing(self, result: bytes | None) -> Report:
+        data = check.optional_data("result", result, self._options.max_payload)
+
+        def apply(row: _Row, now: datetime) -> _Row:
+            started_at = row.job.started_at or now
+            return self._move(
+                row, Verb.COMPLETE, _S.COMPLETED, now, result=data, finalized_at=now, started_at=started_at
+            )
+
+        return apply
+
+    def complete_job(
+        self, job_id: str, result: bytes | None = None, *, attempt: int | None = None
+    ) -> dict[str, int]:
+        check.report(job_id, attempt)
+        return self._report(Verb.COMPLETE, job_id, attempt, self._completing(result))
+
+    def complete_jobs(
+        self, results: Mapping[str, bytes | None], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        given = check.mapping("results", results)
+        reports = {job_id: self._completing(result) for job_id, result in given.items()}
+        return self._reports(Verb.COMPLETE, reports, attempts)
+
+    def _failing(self, failure: Failure) -> Report:
+        failure = check.failure(failure)
+
+        def apply(row: _Row, now: datetime) -> _Row:
+            return self._fail(row, Verb.FAIL, failure, now)
+
+        return apply
+
+    def _fail(self, row: _Row, verb: Verb, failure: Failure, now: datetime) -> _Row:
+        job, policy, category = row.job, row.job.retry, failure.category
+        was_counted = job.status is _S.UNKNOWN_RETRY and policy is not None
+        counts = category is not FailureCategory.CANCELLED and not was_counted
+        failures = job.failures + counts
+        delay = check.optional_duration("retry_after", failure.retry_after)
+        if category is FailureCategory.PERMANENT:
+            target = _S.FAILED
+        elif category is FailureCategory.CANCELLED:
+            target = _S.STOPPED
+        elif policy is None or policy.allows(category, failures):
+            target = _S.FAILED_RETRY
+        else:
+            target = _S.DEAD_LETTER
+        if delay is None and policy is not None and target is _S.FAILED_RETRY:
+            delay = policy.delay(failures)
+        return self._move(
+            row,
+            verb,
+            target,
+            now,
+            due_at=now + (delay or timedelta(0)),
+            error={
+                "error_message": failure.message,
+                "error_category": category,
+                "error_code": failure.code,
+            },
+            retry_count=job.retry_count + 1,
+            failures=failures,
+            last_retry_at=now,
+        )
+
+    def fail_job(
+        self,
+        job_id: str,
+        error_message: str,
+        *,
+        attempt: int | None = None,
+        category: FailureCategory = FailureCategory.TEMPORARY,
+        code: str | None = None,
+        retry_after: timedelta | float | None = None,
+    ) -> dict[str, int]:
+        check.report(job_id, attempt)
+        failure = Failure(message=error_message, category=category, code=code, retry_after=retry_after)
+        return self._report(Verb.FAIL, job_id, attempt, self._failing(failure))
+
+    def fail_jobs(
+        self,
+        failures: Mapping[str, str | Failure],
+        *,
+        attempts: Mapping[str, int] | None = None,
+        category: FailureCategory = FailureCategory.TEMPORARY,
+        code: str | None = None,
+        retry_after: timedelta | float | None = None,
+    ) -> dict[str, int]:
+        reports = {}
+        for job_id, given in check.mapping("failures", failures).items():
+            if not isinstance(given, Failure):
+                given = Failure(message=given, category=category, code=code, retry_after=retry_after)
+            reports[job_id] = self._failing(given)
+        return self._reports(Verb.FAIL, reports, attempts)
+
+    def _ending(self, verb: Verb, target: JobStatus, message: str, *, retried: bool = False) -> Report:
+        text = check.message("error_message", message)
+
+        def apply(row: _Row, now: datetime) -> _Row:
+            fields: dict[str, Any] = {}
+            if retried:
+                fields = {"retry_count": row.job.retry_count + 1, "last_retry_at": now}
+            return self._move(row, verb, target, now, error={"error_message": text}, **fields)
+
+        return apply
+
+    def stop_job(self, job_id: str, error_message: str = "", *, attempt: int | None = None) -> dict[str, int]:
+        check.report(job_id, attempt)
+        return self._report(Verb.STOP, job_id, attempt, self._ending(Verb.STOP, _S.STOPPED, error_message))
+
+    def stop_jobs(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        given = check.mapping("messages", messages)
+        reports = {each: self._ending(Verb.STOP, _S.STOPPED, text) for each, text in given.items()}
+        return self._reports(Verb.STOP, reports, attempts)
+
+    def stop_job_with_retry(
+        self, job_id: str, error_message: str, *, attempt: int | None = None
+    ) -> dict[str, int]:
+        check.report(job_id, attempt)
+        apply = self._ending(Verb.STOP_WITH_RETRY, _S.STOPPED, error_message, retried=True)
+        return self._report(Verb.STOP_WITH_RETRY, job_id, attempt, apply)
+
+    def stop_jobs_with_retry(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        given = check.mapping("messages", messages)
+        reports = {
+            each: self._ending(Verb.STOP_WITH_RETRY, _S.STOPPED, text, retried=True)
+            for each, text in given.items()
+        }
+        return self._reports(Verb.STOP_WITH_RETRY, reports, attempts)
+
+    def mark_job_unknown_stopped(
+        self, job_id: str, error_message: str, *, attempt: int | None = None
+    ) -> dict[str, int]:
+        check.report(job_id, attempt)
+        apply = self._ending(Verb.MARK_UNKNOWN_STOPPED, _S.UNKNOWN_STOPPED, error_message)
+        return self._report(Verb.MARK_UNKNOWN_STOPPED, job_id, attempt, apply)
+
+    def mark_jobs_unknown_stopped(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        given = check.mapping("messages", messages)
+        reports = {
+            each: self._ending(Verb.MARK_UNKNOWN_STOPPED, _S.UNKNOWN_STOPPED, text)
+            for each, text in given.items()
+        }
+        return self._reports(Verb.MARK_UNKNOWN_STOPPED, reports, attempts)
+
+    def update_job_status(
+        self,
+        job_id: str,
+        status: JobStatus,
+        result: bytes | None = None,
+        error_message: str = "",
+        *,
+        attempt: int | None = None,
+    ) -> dict[str, int]:
+        check.report(job_id, attempt)
+        target = check.status("status", status)
+        data = check.optional_data("result", result, self._options.max_payload)
+        text = check.message("error_message", error_message)
+        with self._transaction() as now:
+            row = self._row(job_id)
+            source = row.job.status
+            if attempt is not None and attempt != row.job.attempt:
+                raise StaleAttemptError(
+                    job_id=job_id,
+                    status=str(source),
+                    verb=str(Verb.UPDATE_STATUS),
+                    attempt=attempt,
+                    current_attempt=row.job.attempt,
+                )
+            if source is target and not source.is_final:
+                return {}
+            if not allows(Verb.UPDATE_STATUS, source, target):
+                raise refusal(Verb.UPDATE_STATUS, job_id, source, target)
+            if target in IN_FLIGHT and self._key_is_busy(row):
+                raise refusal(Verb.UPDATE_STATUS, job_id, source, target)
+            fields: dict[str, Any] = {}
+            if data is not None:
+                fields["result"] = data
+            if text:
+                fields["error_message"] = text
+            self._move(row, Verb.UPDATE_STATUS, target, now, **fields)
+            freed = source in IN_FLIGHT and target in _FREEING_UPDATES
+            return {row.job.assignee_id: 1} if freed and row.job.assignee_id is not None else {}
+
+    def release_jobs(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> dict[str, int]:
+        given = check.mapping("messages", messages)
+        reports = {job_id: self._releasing(text) for job_id, text in given.items()}
+        return self._reports(Verb.RELEASE, reports, attempts)
+
+    def _releasing(self, message: str) -> Report:
+        text = check.message("error_message", message)
+
+        def apply(row: _Row, now: datetime) -> _Row:
+            target = _S.FAILED_RETRY if row.job.status is _S.RUNNING else _S.STOPPED
+            return self._move(
+                row,
+                Verb.RELEASE,
+                target,
+                now,
+                error={"error_message": text},
+                retry_count=row.job.retry_count + 1,
+                last_retry_at=now,
+            )
+
+        return apply
+
+    # -- cancellation -------------------------------------------------------------------------------------------
+
+    def cancel_jobs(
+        self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()
+    ) -> tuple[list[str], list[str]]:
+        tags, job_ids = check.selection(tags, job_ids)
+        with self._transaction() as now:
+            cancelled: list[str] = []
+            unknown = [job_id for job_id in job_ids if job_id not in self._rows]
+            for row in self._select(tags, job_ids):
+                status = row.job.status
+                if status.is_final:
+                    unknown.append(row.job.id)
+                    continue
+                cancelled.append(row.job.id)
+                if status is not _S.CANCELLING:
+                    self._move(row, Verb.CANCEL, _CANCEL_TO[status], now)
+            return cancelled, unknown
+
+    def acknowledge_cancellation(
+        self, job_id: str, was_executing: bool, *, attempt: int | None = None
+    ) -> None:
+        check.report(job_id, attempt)
+        self._report(Verb.ACKNOWLEDGE, job_id, attempt, self._acknowledging(was_executing))
+
+    def acknowledge_cancellations(
+        self, executing: Mapping[str, bool], *, attempts: Mapping[str, int] | None = None
+    ) -> None:
+        given = check.mapping("executing", executing)
+        reports = {job_id: self._acknowledging(flag) for job_id, flag in given.items()}
+        self._reports(Verb.ACKNOWLEDGE, reports, attempts)
+
+    def _acknowledging(self, was_executing: bool) -> Report:
+        target = _S.STOPPED if check.flag("was_executing", was_executing) else _S.UNKNOWN_STOPPED
+        return lambda row, now: self._move(row, Verb.ACKNOWLEDGE, target, now)
+
+    # -- holders ------------------------------------------------------------------------------------------------
+
+    def mark_worker_unresponsive(self, assignee_id: str) -> None:
+        check.text("assignee_id", assignee_id, check.MAX_ASSIGNEE)
+        with self._transaction() as now:
+            for row in list(self._rows.values()):
+                if row.job.assignee_id == assignee_id and row.job.status in IN_FLIGHT:
+                    self._lose(row, Verb.UNRESPONSIVE, now)
+
+    def reset_running_jobs(self) -> None:
+        with self._transaction() as now:
+            for row in list(self._rows.values()):
+                if row.job.status in IN_FLIGHT:
+                    self._lose(row, Verb.RESET, now)
+
+    def _lose(self, row: _Row, verb: Verb, now: datetime) -> None:
+        job = row.job
+        if job.status is _S.CANCELLING:
+            self._move(row, verb, _S.UNKNOWN_STOPPED, now)
+        elif job.retry is None:
+            self._move(row, verb, _S.UNKNOWN_RETRY, now)
+        elif job.failures + 1 < job.retry.max_attempts:
+            self._move(row, verb, _S.UNKNOWN_RETRY, now, failures=job.failures + 1)
+        else:
+            error = {
+                "error_message": f"attempt {job.attempt} was lost, and it was the last allowed",
+                "error_category": FailureCategory.SYSTEM,
+                "error_code": "lost",
+            }
+            self._move(row, verb, _S.DEAD_LETTER, now, error=error, failures=job.failures + 1)
+
+    def heartbeat(self, assignee_id: str, *, jobs: Mapping[str, int] | None = None) -> int:
+        check.text("assignee_id", assignee_id, check.MAX_ASSIGNEE)
+        wanted = None if jobs is None else check.attempts(jobs, field="jobs")
+        with self._transaction() as now:
+            held = [
+                row
+                for row in self._rows.values()
+                if row.job.assignee_id == assignee_id
+                and row.job.status in IN_FLIGHT
+                and (wanted is None or wanted.get(row.job.id) == row.job.attempt)
+            ]
+            for row in held:
+                self._put(row, lease_from=now)
+            return len(held)
+
+    def open_owner(self) -> str:
+        with self._transaction() as now:
+            owner = str(uuid.uuid4())
+            self._owners[owner] = now
+            return owner
+
+    def beat_owner(self, owner: str) -> bool:
+        with self._transaction() as now:
+            if owner not in self._owners:
+                return False
+            self._owners[owner] = now
+            return True
+
+    def close_owner(self, owner: str) -> None:
+        with self._transaction():
+            self._owners.pop(owner, None)
+
+    # -- while running ------------------------------------------------------------------------------------------
+
+    def save_progress(
+        self, job_id: str, percent: int, description: str | None = None, *, attempt: int | None = None
+    ) -> None:
+        check.report(job_id, attempt)
+        fields: dict[str, Any] = {"progress": check.whole("percent", percent, 0, 100)}
+        if description is not None:
+            fields["description"] = check.text("description", description, 10_000, empty=True)
+        self._note(job_id, attempt, "save_progress", **fields)
+
+    def save_checkpoint(self, job_id: str, data: bytes, *, attempt: int | None = None) -> None:
+        check.report(job_id, attempt)
+        kept = check.data("checkpoint", data, self._options.max_payload)
+        self._note(job_id, attempt, "save_checkpoint", checkpoint=kept)
+
+    def _note(self, job_id: str, attempt: int | None, verb: str, **fields: Any) -> None:
+        with self._transaction():
+            row = self._row(job_id)
+            is_over = row.job.status not in IN_FLIGHT
+            if attempt is not None and (attempt != row.job.attempt or is_over):
+                raise StaleAttemptError(
+                    job_id=job_id,
+                    status=str(row.job.status),
+                    verb=verb,
+                    attempt=attempt,
+                    current_attempt=row.job.attempt,
+                )
+            if is_over:
+                text = f"{verb} of job {job_id} is not possible: it is {row.job.status}"
+                raise InvalidTransitionError(text, job_id=job_id, status=str(row.job.status), verb=verb)
+            self._put(row, job=msgspec.structs.replace(row.job, **fields))
+
+    # -- changing and repeating ---------------------------------------------------------------------------------
+
+    def update_job(
+        self,
+        job_id: str,
+        *,
+        priority: Priority | int | UnsetType = UNSET,
+        tags: Sequence[str] | UnsetType = UNSET,
+        correlation_id: str | None | UnsetType = UNSET,
+        callback_url: str | None | UnsetType = UNSET,
+    ) -> None:
+        check.text("job_id", job_id, check.MAX_ID)
+        fields = check.changes(priority, tags, correlation_id, callback_url)
+        with self._transaction() as now:
+            row = self._row(job_id)
+            if row.job.status.is_final:
+                raise refusal(Verb.UPDATE, job_id, row.job.status)
+            self._write(row, Verb.UPDATE, now, source=row.job.status, **fields)
+            if "priority" in fields:
+                self._raise_dependents(job_id, fields["priority"], now)
+
+    def _raise_dependents(self, job_id: str, priority: Priority, now: datetime) -> None:
+        for row in list(self._rows.values()):
+            waits = job_id in row.open_after or (row.waits_for_any and job_id in row.job.after_any)
+            if waits and not row.job.status.is_final and row.job.priority > priority:
+                self._write(row, Verb.UPDATE, now, source=row.job.status, priority=priority)
+                self._raise_dependents(row.job.id, priority, now)
+
+    def redrive_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> list[str]:
+        tags, job_ids = check.selection(tags, job_ids)
+        dead = {_S.FAILED, _S.DEAD_LETTER}
+        with self._transaction() as now:
+            for job_id in job_ids:
+                if self._row(job_id).job.status not in dead:
+                    status = self._row(job_id).job.status
+                    text = f"job {job_id} cannot be redriven: it is {status}"
+                    raise InvalidTransitionError(text, job_id=job_id, status=str(status), verb="redrive")
+            if self._is_blocked:
+                raise QueueBlockedError()
+            listed = {job_id: position for position, job_id in enumerate(job_ids)}
+            chosen = [row.job for row in self._select(tags, job_ids) if row.job.status in dead]
+            chosen.sort(key=lambda job: listed.get(job.id, len(listed)))
+            copies = [_copy_of(job, self._new_id()) for job in chosen]
+            for copy in copies:
+                self._insert(copy, now)
+            return [copy.id for copy in copies]
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def get_job(self, job_id: str) -> Job:
+        check.text("job_id", job_id, check.MAX_ID)
+        self._check_usable()
+        with self._lock:
+            return self._view(self._row(job_id), self._clock.now())
+
+    def get_jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        wanted = check.ids("job_ids", job_ids)
+        self._check_usable()
+        with self._lock:
+            now = self._clock.now()
+            return {job_id: self._view(self._rows[job_id], now) for job_id in wanted if job_id in self._rows}
+
+    def get_job_stats(self, tags: Sequence[str] = ()) -> JobStats:
+        wanted = check.tags("tags", tags)
+        self._check_usable()
+        with self._lock:
+            jobs = [row.job for row in self._rows.values() if set(wanted) <= set(row.job.tags)]
+        statuses = [job.status for job in jobs]
+        return JobStats(
+            tags=wanted,
+            total_jobs=len(jobs),
+            pending_jobs=statuses.count(_S.INITIAL_PENDING),
+            running_jobs=statuses.count(_S.RUNNING),
+            completed_jobs=statuses.count(_S.COMPLETED),
+            stopped_jobs=sum(status.is_final and status is not _S.COMPLETED for status in statuses),
+            failed_jobs=statuses.count(_S.FAILED_RETRY) + statuses.count(_S.UNKNOWN_RETRY),
+            total_retries=sum(job.retry_count for job in jobs),
+        )
+
+    def list_jobs(
+        self,
+        *,
+        status: JobStatus | None = None,
+        type: str | None = None,
+        tags: Sequence[str] = (),
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        wanted = check.tags("tags", tags)
+        check.whole("limit", limit, 1, 1000)
+        if status is not None:
+            status = check.status("status", status)
+        if type is not None:
+            check.text("type", type, check.MAX_TYPE)
+        if after is not None:
+            check.text("after", after, check.MAX_ID)
+        self._check_usable()
+        with self._lock:
+            start = self._row(after).number if after is not None else 0
+            now = self._clock.now()
+            matching = [
+                row
+                for row in self._rows.values()
+                if row.number > start
+                and status in (None, row.job.status)
+                and type in (None, row.job.type)
+                and set(wanted) <= set(row.job.tags)
+            ]
+            return [self._view(row, now) for row in matching[:limit]]
+
+    def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
+        check.whole("after", after, 0, 2**62)
+        check.whole("limit", limit, 1, 2**31)
+        self._check_usable()
+        with self._lock:
+            return self._journal[after : after + limit]
+
+    # -- upkeep -------------------------------------------------------------------------------------------------
+
+    def maintain(self) -> Maintenance:
+        with self._transaction() as now:
+            expired = self._expire(now)
+            lost = self._lose_abandoned(now)
+            timed_out = self._time_out(now)
+            due = self._wake_delayed(now)
+            removed = self._apply_retention(now)
+            return Maintenance(expired=expired, lost=lost, timed_out=timed_out, due=due, removed=removed)
+
+    def _expire(self, now: datetime) -> int:
+        spent = [
+            row
+            for row in self._rows.values()
+            if not row.job.status.is_final and _is_past(row.job.created_at, row.job.timeouts.lifetime, now)
+        ]
+        error = {
+            "error_message": "its lifetime is over",
+            "error_category": FailureCategory.TIMEOUT,
+            "error_code": "lifetime",
+        }
+        for row in spent:
+            self._move(row, Verb.EXPIRE, _S.DEAD_LETTER, now, error=error)
+        return len(spent)
+
+    def _lose_abandoned(self, now: datetime) -> int:
+        lost = [
+            row
+            for row in self._rows.values()
+            if row.job.status in IN_FLIGHT
+            and (
+                _is_past(row.lease_from, row.job.timeouts.visibility, now)
+                if row.owner is None
+                else row.owner not in self._owners
+            )
+        ]
+        for row in lost:
+            self._lose(row, Verb.LOSE, now)
+        return len(lost)
+
+    def _time_out(self, now: datetime) -> int:
+        late = [
+            row
+            for row in self._rows.values()
+            if row.job.status is _S.RUNNING
+            and row.job.timeouts.execution is not None
+            and _is_past(row.job.attempt_started_at, row.job.timeouts.execution + _TIMEOUT_GRACE, now)
+        ]
+        failure = Failure(
+            message="its execution time is over", category=FailureCategory.TIMEOUT, code="execution"
+        )
+        for row in late:
+            self._fail(row, Verb.TIME_OUT, failure, now)
+        return len(late)
+
+    def _wake_delayed(self, now: datetime) -> int:
+        due = [row for row in self._rows.values() if row.is_delayed and row.due_at <= now]
+        for row in due:
+            self._put(row, is_delayed=False)
+        return sum(row.job.status.is_eligible and not self._waits(row) for row in due)
+
+    def _apply_retention(self, now: datetime) -> int:
+        rule = self._options.retention
+        if rule is None:
+            return 0
+        old = [
+            row
+            for row in self._rows.values()
+            if row.job.status.is_final
+            and row.job.id not in self._ended
+            and _is_past(
+                row.job.finalized_at,
+                rule.completed if row.job.status is _S.COMPLETED else rule.other,
+                now,
+            )
+        ]
+        for row in old:
+            self._remove(row, Verb.CLEANUP, now)
+        return len(old)
+
+    def cleanup_expired_jobs(self, ttl: timedelta) -> int:
+        span = check.ttl(ttl)
+        with self._transaction() as now:
+            old = [
+                row
+                for row in self._rows.values()
+                if row.job.status is _S.COMPLETED and _is_past(row.job.finalized_at, span, now)
+            ]
+            for row in old:
+                self._remove(row, Verb.CLEANUP, now)
+            return len(old)
+
+    def delete_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> int:
+        tags, job_ids = check.selection(tags, job_ids)
+        with self._transaction() as now:
+            chosen = self._select(tags, job_ids)
+            for row in chosen:
+                if not row.job.status.is_final:
+                    raise refusal(Verb.DELETE, row.job.id, row.job.status)
+            for row in chosen:
+                self._remove(row, Verb.DELETE, now)
+            return len(chosen)
+
+    def set_blocked(self, blocked: bool) -> None:
+        check.flag("blocked", blocked)
+        with self._transaction():
+            self._is_blocked = blocked
+
+    def is_blocked(self) -> bool:
+        self._check_usable()
+        return self._is_blocked
+
+    def listen(self, listener: Callable[[Sequence[Change]], None]) -> Callable[[], None]:
+        self._check_usable()
+        with self._lock:
+            self._listeners.append(listener)
+
+        def end() -> None:
+            with self._lock:
+                if listener in self._listeners:
+                    self._listeners.remove(listener)
+
+        return end
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+
+
+def _selection_order(row: _Row) -> tuple[Any, ...]:
+    return row.job.priority, row.job.last_retry_at or row.job.created_at, row.number
+
+
+def _matches(job: Job, request: ClaimRequest) -> bool:
+    if request.job_ids is None and job.held:
+        return False
+    return (
+        set(request.tags) <= set(job.tags)
+        and (request.types is None or job.type in request.types)
+        and (request.key is None or job.key == request.key)
+        and (request.job_ids is None or job.id in request.job_ids)
+    )
+
+
+def _is_past(start: datetime | None, span: timedelta | None, now: datetime) -> bool:
+    return start is not None and span is not None and start + span <= now
+
+
+def _shared_fate(status: JobStatus) -> JobStatus:
+    return _S.UNSCHEDULED if status in CANCELLED else status
+
+
+def _fate_error(ended: Job) -> dict[str, Any]:
+    return {"error_message": f"the job {ended.id} it waited for is {ended.status}"}
+
+
+def _follow_aliases(job: Job, renamed: Mapping[str, str]) -> Job:
+    def follow(ids: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(renamed.get(each, each) for each in ids))
+
+    return msgspec.structs.replace(job, after=follow(job.after), after_any=follow(job.after_any))
+
+
+def _copy_of(job: Job, new_id: str) -> Job:
+    return Job(
+        id=new_id,
+        redrive_of=job.id,
+        type=job.type,
+        payload=job.payload,
+        tags=job.tags,
+        correlation_id=job.correlation_id,
+        callback_url=job.callback_url,
+        priority=job.priority,
+        key=job.key,
+        parent_id=job.parent_id,
+        held=job.held,
+        retry=job.retry,
+        timeouts=job.timeouts,
+    )
+
+
+def _change(entry: JournalEntry, available: bool) -> Change:
+    return Change(
+        job_id=entry.job_id,
+        type=entry.type,
+        key=entry.key,
+        tags=entry.tags,
+        verb=entry.verb,
+        from_status=entry.from_status,
+        status=entry.status,
+        attempt=entry.attempt,
+        assignee_id=entry.assignee_id,
+        available=available,
+    )
