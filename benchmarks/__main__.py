@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import looping, report, submitting
+from benchmarks import claiming, looping, processes, report, submitting
 from benchmarks.results import Result
 from benchmarks.settings import Settings
 from benchmarks.stores import SqliteNormalTarget, SqliteTarget, Target
@@ -33,6 +33,11 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "w1c-slow": submitting.eight_threads_slow_flush,
     "w2": submitting.bulk,
     "loop": looping.loop,
+    "flat": claiming.flat,
+    "tags": claiming.two_common_tags,
+    "stats": claiming.statistics_cost,
+    "writers": processes.writers,
+    "million": processes.million,
 }
 
 
@@ -57,7 +62,7 @@ def main(
         raise typer.BadParameter(f"unknown: {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
     console = Console()
     if not console.is_terminal:
-        console.width = 130  # of a file or a pipe, where nothing says how wide it may be
+        console.width = 150  # of a file or a pipe, where nothing says how wide it may be
     place = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder))
     targets = _targets(store or [Store.SQLITE], place)
     facts = report.machine(place)

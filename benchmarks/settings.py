@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from rich.progress import Progress
+
+
+class Step(Protocol):
+    """Says that something was done."""
+
+    def __call__(self, done: int = 1, /) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,11 @@ class Settings:
     def rounds_of_bulk(self) -> int:
         return max(1, self.rounds // 2)
 
-    def progress(self, name: str, total: int) -> Callable[[], None]:
-        """Return a function to call after each of `total` steps."""
+    def progress(self, name: str, total: int) -> Step:
+        """Return a function to call after each of `total` steps, or with how many were done."""
         task = self.display.add_task(name, total=total)
-        return lambda: self.display.advance(task)
+
+        def step(done: int = 1, /) -> None:
+            self.display.advance(task, done)
+
+        return step

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +31,11 @@ class Pair:
         self.raw.checkpoint()
 
 
+def open_url(url: str) -> Backend:
+    """Open the product's store."""
+    return open_backend(url)
+
+
 class Target(ABC):
     """A kind of store."""
 
@@ -39,13 +43,18 @@ class Target(ABC):
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
+        self.cache: dict[str, str] = {}  # stores that several workloads of a run share
 
     @abstractmethod
     def create(self, purpose: str) -> str:
         """Create an empty store and return where it is."""
 
     @abstractmethod
-    def open(self, location: str) -> Backend: ...
+    def url(self, location: str) -> str:
+        """Return what `open_url` takes, also in another process."""
+
+    def open(self, location: str) -> Backend:
+        return open_url(self.url(location))
 
     @abstractmethod
     def open_raw(self, location: str) -> RawStore: ...
@@ -90,8 +99,8 @@ class SqliteTarget(Target):
         self.open(location).close()
         return location
 
-    def open(self, location: str) -> Backend:
-        return open_backend(f"sqlite:///{location}", durability=self.durability)
+    def url(self, location: str) -> str:
+        return f"sqlite:///{location}?durability={self.durability}"
 
     def open_raw(self, location: str) -> RawSqlite:
         return RawSqlite(location, synchronous=self.durability.upper())
@@ -105,12 +114,6 @@ class SqliteTarget(Target):
         path = Path(location)
         for each in path.parent.glob(f"{path.name}*"):
             each.unlink()
-
-    def copy(self, location: str) -> str:
-        """Return a copy of a store that nobody has open."""
-        copied = location.replace(".db", f"-copy-{next(self._numbers)}.db")
-        shutil.copyfile(location, copied)
-        return copied
 
     def facts(self) -> dict[str, str]:
         return {
