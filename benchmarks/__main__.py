@@ -1,9 +1,9 @@
 """Measure Penstock beside the raw store, in one run, and print ratios. Nothing is asserted.
 
-    python -m benchmarks                                all workloads on SQLite (and PostgreSQL if it is installed)
-    python -m benchmarks --quick                        a first look in about a minute
-    python -m benchmarks w1 w1c --store sqlite          some of them
-    python -m benchmarks flat --plot two-tags.png       the cost of two common tags, drawn
+python -m benchmarks                                all workloads on SQLite (and PostgreSQL if it is installed)
+python -m benchmarks --quick                        a first look in about a minute
+python -m benchmarks w1 w1c --store sqlite          some of them
+python -m benchmarks tags --plot two-tags.png       the cost of two common tags, drawn
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import claiming, looping, processes, report, submitting
+from benchmarks import claiming, looping, plotting, processes, report, submitting
 from benchmarks.results import Result
 from benchmarks.settings import Settings
 from benchmarks.stores import SqliteNormalTarget, SqliteTarget, Target
@@ -54,7 +54,11 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds of ours and raw.")] = 6,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds, smaller stores.")] = False,
     folder: Annotated[Path | None, typer.Option(help="Where files lie; the disk that is measured.")] = None,
+    postgres_url: Annotated[str | None, typer.Option(help="A server; else the pgserver wheel's own.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write all figures here.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the cost of two common tags (workload: tags).")
+    ] = None,
 ) -> None:
     """Measure Penstock beside the raw store and print ratios."""
     unknown = sorted(set(workloads or ()) - WORKLOADS.keys())
@@ -64,7 +68,7 @@ def main(
     if not console.is_terminal:
         console.width = 150  # of a file or a pipe, where nothing says how wide it may be
     place = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder))
-    targets = _targets(store or [Store.SQLITE], place)
+    targets = _targets(store or [Store.ALL], place, postgres_url, console)
     facts = report.machine(place)
     for target in targets:
         facts |= target.facts()
@@ -87,19 +91,32 @@ def main(
     console.print(report.table(results))
     for note in report.notes(results):
         console.print(note, highlight=False)
+    drawn = plotting.text_plot(results)
+    if drawn:
+        console.print(drawn, highlight=False)
+    if plot is not None:
+        console.print(plotting.write_plot(results, plot))
     if json_file is not None:
         json_file.write_text(
             json.dumps({"facts": facts, "results": [each.as_json() for each in results]}, indent=1)
         )
 
 
-def _targets(stores: list[Store], folder: Path) -> list[Target]:
-    wanted = {Store.SQLITE, Store.SQLITE_NORMAL, Store.POSTGRES} if Store.ALL in stores else set(stores)
+def _targets(stores: list[Store], folder: Path, postgres_url: str | None, console: Console) -> list[Target]:
+    wanted = {Store.SQLITE, Store.POSTGRES} if Store.ALL in stores else set()
+    wanted |= set(stores)
     targets: list[Target] = []
     if Store.SQLITE in wanted:
         targets.append(SqliteTarget(folder))
     if Store.SQLITE_NORMAL in wanted:
         targets.append(SqliteNormalTarget(folder))
+    if Store.POSTGRES in wanted:
+        try:
+            from benchmarks.postgres import PostgresTarget  # noqa: PLC0415  # its driver is an extra
+
+            targets.append(PostgresTarget(folder, postgres_url))
+        except ImportError as error:
+            console.print(f"[yellow]PostgreSQL is left out: {error}[/]")
     return targets
 
 

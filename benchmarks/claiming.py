@@ -88,12 +88,17 @@ def two_common_tags(target: Target, settings: Settings) -> Iterator[Result]:
         for step in steps:
             for tag in ("red", "green"):
                 jobs = make_items(step - present)
-                list(insert(backend, (Job(id=each, type="other", payload=data, tags=(tag,)) for each, data in jobs)))
+                list(
+                    insert(
+                        backend,
+                        (Job(id=each, type="other", payload=data, tags=(tag,)) for each, data in jobs),
+                    )
+                )
             present = step
             backend.maintain()
-            target.checkpoint(location)
+            target.settle(location)
             cost = _cost(backend, case, 1, 10)
-            rounds = [(cost(), None) for _ in range(settings.rounds_of_bulk)]
+            rounds = [(cost(),) for _ in range(settings.rounds_of_bulk)]
             yield Result(
                 f"claim 1: two common tags, {step:,} ready of each",
                 target.name,
@@ -114,7 +119,7 @@ def statistics_cost(target: Target, settings: Settings) -> Iterator[Result]:
         for job_id, data in make_items(500):
             backend.enqueue_job(Job(id=job_id, type="tail", payload=data, tags=(COMMON,)))
         for name, tags in (("all jobs", ()), ("one tag", (COMMON,))):
-            rounds = [(_stats_milliseconds(backend, tags), None) for _ in range(settings.rounds)]
+            rounds = [(_stats_milliseconds(backend, tags),) for _ in range(settings.rounds)]
             yield Result(
                 f"get_job_stats, {name}",
                 target.name,
@@ -128,9 +133,7 @@ def statistics_cost(target: Target, settings: Settings) -> Iterator[Result]:
 
 def _own_jobs(case: Case) -> Iterator[Job]:
     for job_id, data in make_items(MEASURED):
-        yield Job(
-            id=job_id, type=case.own_type, payload=data, tags=case.own_tags, priority=case.priority
-        )
+        yield Job(id=job_id, type=case.own_type, payload=data, tags=case.own_tags, priority=case.priority)
 
 
 def _cost(backend: Backend, case: Case, limit: int, claims: int) -> Callable[[], float]:

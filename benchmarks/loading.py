@@ -57,7 +57,7 @@ def _load(target: Target, past: Past, progress: Callable[[int], None]) -> str:
             for done in insert(backend, jobs):
                 progress(done)
         backend.maintain()
-    target.checkpoint(location)
+    target.settle(location)
     return location
 
 

@@ -44,7 +44,9 @@ def loop(backend: Backend) -> Callable[[], None]:
     def run() -> None:
         for _ in range(200):
             jobs = backend.dequeue_jobs("bench", limit=100)
-            backend.complete_jobs(dict.fromkeys(job.id for job in jobs), attempts={j.id: j.attempt for j in jobs})
+            backend.complete_jobs(
+                dict.fromkeys(job.id for job in jobs), attempts={j.id: j.attempt for j in jobs}
+            )
 
     return run
 

@@ -73,7 +73,7 @@ class RawSqlite(RawStore):
         now = _now()
         cursor = self._cursor
         cursor.execute("BEGIN IMMEDIATE")
-        first = cursor.execute("SELECT coalesce(max(seq), 0) + 1 FROM job").fetchall()[0][0]
+        first: Any = cursor.execute("SELECT coalesce(max(seq), 0) + 1 FROM job").fetchall()[0][0]
         cursor.executemany(
             _INSERT_NUMBERED, [(seq, job_id, now) for seq, (job_id, _) in enumerate(items, first)]
         )

@@ -45,7 +45,9 @@ def table(results: Iterable[Result]) -> Table:
             "" if result.reference is None else _figure(result.reference, result.unit),
             f"{statistics.median(ratios):.2f}" if ratios else "",
             f"{min(ratios):.2f}-{max(ratios):.2f}" if ratios else "",
-            "" if result.goal is None else f"{result.goal}{'' if result.goal.of_ratio else f' {result.unit}'}",
+            ""
+            if result.goal is None
+            else f"{result.goal}{'' if result.goal.of_ratio else f' {result.unit}'}",
             met,
         )
     return shown
@@ -73,7 +75,8 @@ def _processor() -> str:
     except OSError:
         return platform.machine()
     return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
     )
 
 

@@ -20,7 +20,7 @@ class Goal:
         return value <= self.limit if self.at_most else value >= self.limit
 
     def __str__(self) -> str:
-        return f"{'≤' if self.at_most else '≥'} {self.limit:g}{' ×' if self.of_ratio else ''}"
+        return f"{'≤' if self.at_most else '≥'} {self.limit:g}{' x' if self.of_ratio else ''}"
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Result:
     """One line of the table.
 
     Attributes:
-        rounds: (ours, reference) of each round, both in `unit`; the reference is None where there is none.
+        rounds: (ours, reference) of each round, both in `unit`; (ours,) where there is no reference.
         against: what the reference is.
     """
 
     workload: str
     store: str
-    rounds: Sequence[tuple[float, float | None]]
+    rounds: Sequence[tuple[float, ...]]
     unit: str = "/s"
     against: str = "raw"
     goal: Goal | None = None
@@ -47,12 +47,12 @@ class Result:
 
     @property
     def reference(self) -> float | None:
-        known = [each[1] for each in self.rounds if each[1] is not None]
+        known = [each[1] for each in self.rounds if len(each) > 1]
         return statistics.median(known) if known else None
 
     @property
     def ratios(self) -> list[float]:
-        return [ours / other for ours, other in self.rounds if other]
+        return [each[0] / each[1] for each in self.rounds if len(each) > 1 and each[1]]
 
     @property
     def judged(self) -> list[float]:

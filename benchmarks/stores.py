@@ -32,8 +32,9 @@ class Pair:
 
 
 def open_url(url: str) -> Backend:
-    """Open the product's store."""
-    return open_backend(url)
+    """Open the product's store; what follows a # is the schema of a PostgreSQL store."""
+    place, _, schema = url.partition("#")
+    return open_backend(place, schema=schema) if schema else open_backend(place)
 
 
 class Target(ABC):
@@ -62,6 +63,10 @@ class Target(ABC):
     @abstractmethod
     def checkpoint(self, location: str) -> None: ...
 
+    def settle(self, location: str) -> None:
+        """Do what the store would do by itself within minutes of a large load."""
+        self.checkpoint(location)
+
     @abstractmethod
     def drop(self, location: str) -> None: ...
 
@@ -69,7 +74,7 @@ class Target(ABC):
     def facts(self) -> dict[str, str]:
         """Return versions and settings, for the header."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # a file needs nothing
         """Stop what was started for the measurements."""
 
     @contextmanager

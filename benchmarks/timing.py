@@ -62,7 +62,7 @@ def shared_rate(calls: Sequence[Call], items: Sequence[Sequence[Item]], seconds:
                 count += 1
                 if clock() >= end:
                     break
-        except BaseException as error:  # noqa: BLE001  # raised below, where somebody sees it
+        except BaseException as error:  # raised below, where somebody sees it
             faults.append(error)
         done[number] = count
 
