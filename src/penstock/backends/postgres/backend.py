@@ -1,0 +1,107 @@
+"""Opening the shared store by url."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from psycopg.conninfo import conninfo_to_dict
+
+from penstock.backends._engine import EngineBackend
+from penstock.backends._options import StoreOptions, read_options
+from penstock.backends.postgres.statements import checked_schema
+from penstock.backends.postgres.store import PostgresStore
+from penstock.clock import Clock
+from penstock.errors import InvalidArgumentError, shown
+
+__all__ = ["PostgresBackend", "open_postgres"]
+
+_OWN_OPTIONS: Final = {
+    "schema": "penstock",
+    "pool_size": 4,
+    "timeout": 30.0,
+    "migrate": False,
+    "pgbouncer": False,
+}
+
+
+class PostgresBackend(EngineBackend):
+    """The contract on a schema of a PostgreSQL database."""
+
+    _store: PostgresStore
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        options: StoreOptions | None = None,
+        schema: str = "penstock",
+        pool_size: int = 4,
+        timeout: float = 30.0,
+        migrate: bool = False,
+        pgbouncer: bool = False,
+    ) -> None:
+        store = PostgresStore(
+            url,
+            clock=clock,
+            schema=schema,
+            pool_size=pool_size,
+            timeout=timeout,
+            migrate=migrate,
+            pgbouncer=pgbouncer,
+        )
+        self._place = _place_of(url, schema)
+        super().__init__(store, options or StoreOptions(), has_own_clock=clock is not None)
+
+    def __repr__(self) -> str:
+        return f"<PostgresBackend {self._place}>"
+
+
+def open_postgres(url: str, *, clock: Clock | None, options: Mapping[str, Any]) -> PostgresBackend:
+    """Open the store at a PostgreSQL url, creating its schema if it is empty.
+
+    Own options:
+        schema: where the tables are; "penstock".
+        pool_size: connections at most; 4.
+        timeout: seconds a call may take in all, waiting and reconnecting included; 30.
+        migrate: bring an older schema up to date instead of refusing it; False.
+        pgbouncer: the url leads to a pooler in transaction mode: nothing is prepared and no setting outlives a
+            transaction; False.
+    """
+    common, own = read_options(options, _OWN_OPTIONS)
+    problems = _problems(own)
+    if problems:
+        raise InvalidArgumentError("; ".join(problems), field="options", value=sorted(options))
+    checked_schema(own["schema"])
+    return PostgresBackend(
+        url,
+        clock=clock,
+        options=common,
+        schema=own["schema"],
+        pool_size=own["pool_size"],
+        timeout=float(own["timeout"]),
+        migrate=own["migrate"],
+        pgbouncer=own["pgbouncer"],
+    )
+
+
+def _problems(own: Mapping[str, Any]) -> list[str]:
+    problems = []
+    size, timeout = own["pool_size"], own["timeout"]
+    if type(size) is not int or not 1 <= size <= 100:
+        problems.append(f"pool_size must be a whole number from 1 to 100, got {shown(size)}")
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 3600:
+        problems.append(f"timeout must be a number of seconds up to 3600, got {shown(timeout)}")
+    problems += [
+        f"{name} must be True or False, got {shown(own[name])}"
+        for name in ("migrate", "pgbouncer")
+        if type(own[name]) is not bool
+    ]
+    return problems
+
+
+def _place_of(url: str, schema: str) -> str:
+    """Name the store without its password."""
+    known = conninfo_to_dict(url)
+    return f"{known.get('host', 'localhost')}/{known.get('dbname', '')} schema={schema}"

@@ -1,0 +1,287 @@
+"""Connections to the server: bounded in number and in time, opened when needed, never shared across a fork.
+
+psycopg_pool is not used: it keeps worker threads, which a fork leaves behind, cannot be interrupted by a cancel scope,
+and takes about a tenth of the time of a single enqueue.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Generator
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from penstock.backends.postgres import faults
+from penstock.errors import BackendError, InvalidArgumentError, QueueClosedError
+from penstock.scope import CancelScope, current_scope
+
+__all__ = ["BoundedConnection", "Patience", "Pool"]
+
+RV = TypeVar("RV")
+
+#: Every statement here is written for one plan: nested loops over the index made for it. The planner, left alone,
+#: turns to sorts and hash joins when its statistics date from a moment when the ready set was small.
+PLANNER: Final = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_sort": "off",
+    "jit": "off",
+}
+_FIRST_PAUSE: Final = 0.01
+_LONGEST_PAUSE: Final = 1.0
+
+
+class Patience:
+    """How long one call may take: the store's timeout, or less if the ambient cancel scope ends sooner."""
+
+    def __init__(self, seconds: float, *, obeys_scope: bool = True) -> None:
+        self.scope: CancelScope | None = current_scope() if obeys_scope else None
+        self._until = time.monotonic() + seconds
+        self._pauses = 0
+
+    def check(self) -> None:
+        if self.scope is not None:
+            self.scope.check()
+
+    def left(self) -> float:
+        """Seconds left, also of the scope."""
+        left = self._until - time.monotonic()
+        if self.scope is not None:
+            rest = self.scope.remaining()
+            if rest is not None:
+                left = min(left, rest)
+        return max(0.0, left)
+
+    def until(self) -> float:
+        """The moment (monotonic) at which the server has taken too long."""
+        return self._until
+
+    def pause(self, *, short: bool) -> bool:
+        """Wait a little, longer each time and never in step with others; False if the time is over."""
+        self._pauses += 1
+        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._pauses) / (8 if short else 1)
+        wait = longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        if wait >= self.left():
+            self.check()
+            return False
+        time.sleep(wait)
+        self.check()
+        return True
+
+
+class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection whose every wait ends at `deadline` (monotonic), even if the server is frozen."""
+
+    deadline: float = float("inf")
+
+    def wait(self, gen: Generator[Any, Any, RV], *args: Any, **options: Any) -> RV:
+        return super().wait(_until(gen, self), *args, **options)
+
+
+def _until(gen: Generator[Any, Any, RV], connection: BoundedConnection) -> Generator[Any, Any, RV]:
+    """Pass a driver's generator through, but give up on it (and on the connection) at the deadline."""
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() >= connection.deadline:
+                connection.pgconn.finish()
+                raise psycopg.OperationalError("the server did not answer in time")
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        result: RV = end.value
+        return result
+
+
+class Pool:
+    """At most `size` connections, lent to one call at a time."""
+
+    def __init__(self, url: str, *, size: int, timeout: float, pgbouncer: bool) -> None:
+        self._parameters = _parameters(url, timeout, pgbouncer=pgbouncer)
+        self._prepare = None if pgbouncer else 0
+        self._size = size
+        self._timeout = timeout
+        self._inherited: list[BoundedConnection] = []
+        self._start()
+        _pools.add(self)
+
+    def _start(self) -> None:
+        self._free: list[BoundedConnection] = []
+        self._lent = 0
+        self._generation = 0
+        self._closed = getattr(self, "_closed", False)
+        self._changed = threading.Condition(threading.Lock())
+
+    def after_fork(self) -> None:
+        """Forget the parent's connections without touching them: closing one would end the parent's session."""
+        self._inherited += self._free
+        self._start()
+
+    def acquire(self, patience: Patience) -> BoundedConnection:
+        """Return a connection, waiting for one or opening one; honours the scope while it waits."""
+        with self._changed:
+            if not self._free and self._lent >= self._size:
+                self._wait_for_turn(patience)
+            if self._closed:
+                raise QueueClosedError
+            self._lent += 1
+            connection = self._free.pop() if self._free else None
+        if connection is None:
+            try:
+                connection = self._open(patience)
+            except BaseException:
+                self._return(None)
+                raise
+        connection.deadline = patience.until()
+        return connection
+
+    def release(self, connection: BoundedConnection) -> None:
+        """Take a connection back; a broken one, or one inside a transaction, is thrown away."""
+        usable = not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        if not usable:
+            _close(connection)
+        self._return(connection if usable else None)
+
+    def forget_idle(self) -> None:
+        """Close what lies idle: after one connection was lost, the others are probably dead too."""
+        with self._changed:
+            idle, self._free = self._free, []
+        for connection in idle:
+            _close(connection)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            idle, self._free = self._free, []
+            self._changed.notify_all()
+        for connection in idle:
+            _close(connection)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def _return(self, connection: BoundedConnection | None) -> None:
+        with self._changed:
+            self._lent -= 1
+            if connection is not None and not self._closed:
+                self._free.append(connection)
+                connection = None
+            self._changed.notify()
+        if connection is not None:
+            _close(connection)
+
+    def _wait_for_turn(self, patience: Patience) -> None:
+        unsubscribe = None if patience.scope is None else patience.scope.subscribe(self._wake)
+        try:
+            while not self._free and self._lent >= self._size and not self._closed:
+                patience.check()
+                if not self._changed.wait(patience.left() or 0.001) and not patience.left():
+                    patience.check()
+                    raise BackendError(
+                        f"no connection became free within {self._timeout:g} s (option pool_size)", retryable=True
+                    )
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
+
+    def _wake(self) -> None:
+        # Called by whoever cancels a scope, perhaps while this very thread holds the lock (already cancelled).
+        if self._changed.acquire(blocking=False):
+            try:
+                self._changed.notify_all()
+            finally:
+                self._changed.release()
+        else:
+            threading.Thread(target=self._wake_later, daemon=True).start()
+
+    def _wake_later(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _open(self, patience: Patience) -> BoundedConnection:
+        """Connect, trying again with growing pauses until the time is over: the server may be restarting."""
+        while True:
+            patience.check()
+            if self._closed:
+                raise QueueClosedError
+            try:
+                return BoundedConnection.connect(
+                    **self._parameters,
+                    autocommit=True,
+                    prepare_threshold=self._prepare,
+                    connect_timeout=max(2, int(min(patience.left(), self._timeout))),
+                )
+            except psycopg.Error as error:
+                worth_trying = faults.is_disconnect(error) and _may_pass(error)
+                if not worth_trying or not patience.pause(short=False):
+                    raise faults.translate(error) from error
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for pool in list(_pools):
+        pool.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _may_pass(error: psycopg.Error) -> bool:
+    """Whether a refused connection may be accepted later. libpq reports these without an SQLSTATE."""
+    text = str(error).lower()
+    lasting = ("authentication failed", "does not exist", "no pg_hba.conf entry", "could not translate host name",
+               "invalid", "role \"")  # fmt: skip
+    return not any(each in text for each in lasting) or "recovery" in text
+
+
+def _close(connection: BoundedConnection) -> None:
+    try:
+        connection.close()
+    except psycopg.Error:
+        connection.pgconn.finish()
+
+
+def _parameters(url: str, timeout: float, *, pgbouncer: bool) -> dict[str, Any]:
+    try:
+        parameters: dict[str, Any] = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise InvalidArgumentError(
+            f"the url is not a PostgreSQL url: {' '.join(str(error).split())}", field="url", value=None
+        ) from None
+    defaults: dict[str, Any] = {
+        "application_name": "penstock",
+        "client_encoding": "UTF8",
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": int(timeout * 1000),
+    }
+    if not pgbouncer:
+        # A pooler in transaction mode refuses or mixes up session settings, so there they are set in each transaction.
+        settings = {**PLANNER, **server_limits(timeout)}
+        given = parameters.get("options")
+        ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        parameters["options"] = f"{ours} {given}" if given else ours
+    return {**defaults, **parameters}
+
+
+def server_limits(timeout: float) -> dict[str, str]:
+    """Return the settings by which the server itself ends what takes too long."""
+    millis = str(max(1, int(timeout * 1000)))
+    return {
+        "statement_timeout": millis,
+        "lock_timeout": millis,
+        "idle_in_transaction_session_timeout": str(max(60_000, 2 * int(millis))),
+    }

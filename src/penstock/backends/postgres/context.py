@@ -1,0 +1,36 @@
+"""What the parts of one store share: its statements, locks and memory of where claims have come to."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Final
+
+from penstock.backends.postgres.floors import Floors
+from penstock.backends.postgres.journal import Journal
+from penstock.backends.postgres.statements import Statements
+
+__all__ = ["Context"]
+
+#: Keys are locked by stripe, not one by one: a batch of thousands of keys would overflow the server's lock table.
+#: Advisory locks, not rows of a table: they need no write, no clean-up, and leave no dead rows.
+STRIPES: Final = 512
+
+
+class Context:
+    """The constants of a store, and what this process has learned about it."""
+
+    def __init__(self, schema: str, *, has_own_clock: bool) -> None:
+        self.schema = schema
+        self.sql = Statements(schema)
+        self.floors = Floors(enabled=not has_own_clock)
+        # Advisory locks are shared by the whole database: the class keeps two schemas (and strangers) apart.
+        self.lock_class = _lock_class(schema, "store")
+        self.journal = Journal(self.sql, self.lock_class)
+        self.key_locks: dict[str, Any] = {"lock_class": _lock_class(schema, "key"), "stripes": STRIPES - 1}
+        self.idempotency_locks: dict[str, Any] = {
+            "lock_class": _lock_class(schema, "idempotency"), "stripes": STRIPES - 1
+        }  # fmt: skip
+
+
+def _lock_class(schema: str, subject: str) -> int:
+    return zlib.crc32(f"penstock/{schema}/{subject}".encode()) & 0x7FFFFFFF

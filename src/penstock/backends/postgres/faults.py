@@ -1,0 +1,74 @@
+"""What psycopg raises, turned into our errors in one place."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import errors
+
+from penstock.errors import BackendError
+
+__all__ = ["is_disconnect", "is_transient", "lost_at_commit", "translate"]
+
+#: Another transaction won; the same work may succeed at once.
+_TRANSIENT = frozenset({"40001", "40P01"})
+#: The server ended the session, is starting, stopping, or has become read-only after a failover.
+_ENDED = frozenset({"57P01", "57P02", "57P03", "57P05", "25006", "25P03", "25P04"})
+
+
+def is_transient(error: psycopg.Error) -> bool:
+    """Whether the work lost a race (deadlock, serialisation) and may be run again at once."""
+    return error.sqlstate in _TRANSIENT
+
+
+def is_disconnect(error: psycopg.Error) -> bool:
+    """Whether the connection is gone or useless, so that a new one may do better."""
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state in _ENDED or state.startswith("08")
+
+
+def translate(error: psycopg.Error) -> BackendError:
+    """Return our error for one of the driver's. What it says is what an operator can act on."""
+    state = error.sqlstate or ""
+    detail = _text(error)
+    if state == "53100":
+        return BackendError(f"PostgreSQL has no disk space left: free some, then try again ({detail})", retryable=True)
+    if state.startswith("53"):
+        return BackendError(
+            f"PostgreSQL is out of resources (connections, memory or locks): try again later ({detail})", retryable=True
+        )
+    if state in ("55P03", "57014"):
+        return BackendError(
+            f"PostgreSQL did not finish in time, something holds a lock or is slow: try again ({detail})",
+            retryable=True,
+        )
+    if state in _TRANSIENT:
+        return BackendError(f"too many transactions collide: try again ({detail})", retryable=True)
+    if state.startswith("28"):
+        return BackendError(f"PostgreSQL refuses the login: check user and password ({detail})")
+    if state in ("3D000", "3F000", "42P01"):
+        return BackendError(f"the database or its tables are missing: check the url, run penstock migrate ({detail})")
+    if state == "42501":
+        return BackendError(f"the database user lacks a privilege: grant it ({detail})")
+    if state in ("XX001", "XX002", "58030"):
+        return BackendError(f"PostgreSQL reports damaged or unreadable data: look at the server ({detail})")
+    if is_disconnect(error):
+        return BackendError(f"PostgreSQL cannot be reached: check that it runs ({detail})", retryable=True)
+    return BackendError(f"PostgreSQL refused the statement ({state or type(error).__name__}: {detail})")
+
+
+def lost_at_commit(error: BaseException) -> BackendError:
+    """Return the error for a commit whose fate could not be learned."""
+    return BackendError(
+        f"the connection broke while committing and PostgreSQL could not be asked what became of it ({error}): "
+        "read the job before trying again",
+        retryable=True,
+        outcome_unknown=True,
+    )
+
+
+def _text(error: psycopg.Error) -> str:
+    if isinstance(error, errors.DatabaseError) and error.diag.message_primary:
+        return error.diag.message_primary
+    return " ".join(str(error).split()) or type(error).__name__

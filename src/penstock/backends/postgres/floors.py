@@ -1,0 +1,111 @@
+"""Where claims may begin, so that dead rows do not slow them.
+
+A claimed job leaves a dead entry at the front of the ready index, and while any session holds an old snapshot no vacuum
+can remove it: each claim would walk over all of them. So this process remembers, for each kind of claim and priority,
+how far it has come, and begins there.
+
+That is sound because new ready jobs come in behind: their place in the order is their transaction's `now`. A job that
+enters the ready set elsewhere (its delay is over, its key's turn came, its creation time was given) is marked `late`,
+and while a late job is ready the claim statement ignores floors. What remains is a transaction that was open while the
+floor rose past its `now`. Therefore a claim that finds too little looks again: two seconds back, or from the beginning
+if it has not done so for a while; and every claim looks from the beginning once a second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable
+from typing import Any, Final
+
+from penstock.backends._rows import Row
+
+__all__ = ["Floors", "Lane"]
+
+LOWEST: Final = (-1, 0)
+PRIORITIES: Final = [0, 1, 2, 3, 4]
+_FULL_LOOK_EVERY: Final = 1.0
+_FULL_LOOK_WHEN_SHORT: Final = 0.25
+_LOOK_BACK: Final = 2_000_000
+_MOST_LANES: Final = 1_000
+_BEHIND_ALL: Final = 2**62
+
+
+class Lane:
+    """One kind of claim (its filters), and how far each priority has come."""
+
+    def __init__(self) -> None:
+        self._reached: dict[int, tuple[int, int]] = {}
+        self._full_at = float("-inf")
+
+    def start(self, now: int) -> dict[int, tuple[int, int]]:
+        """Return where a claim begins, by priority; empty for a look from the beginning."""
+        if time.monotonic() - self._full_at >= _FULL_LOOK_EVERY:
+            return {}
+        reached = self._reached
+        if any(place[0] >= now for place in reached.values()):
+            return {}  # the clock went back
+        return reached
+
+    def second_start(self, start: dict[int, tuple[int, int]], now: int) -> dict[int, tuple[int, int]] | None:
+        """Return where a claim that found too little looks again; None if it has looked from the beginning."""
+        if not start:
+            return None
+        if time.monotonic() - self._full_at >= _FULL_LOOK_WHEN_SHORT:
+            return {}
+        back = (now - _LOOK_BACK, 0)
+        return {priority: min(place, back) for priority, place in start.items()}
+
+    def note(self, rows: Iterable[Row], now: int, *, was_full: bool, is_short: bool) -> None:
+        """Remember what a committed claim took; one that came out short has taken everything before `now`."""
+        if is_short:
+            reached = dict.fromkeys(PRIORITIES, (now - 1, _BEHIND_ALL))
+        else:
+            reached = {} if was_full else dict(self._reached)
+            for row in rows:
+                # A job whose place is this very instant, or later, may yet be followed by one that belongs before it.
+                if row.order_at < now:
+                    reached[row.priority] = max((row.order_at, row.seq), reached.get(row.priority, LOWEST))
+        self._reached = reached
+        if was_full:
+            self._full_at = time.monotonic()
+
+
+class Floors:
+    """The lanes of one process. `enabled` is false where time is not the server's, so that it may stand or jump."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._lanes: dict[Hashable, Lane] = {}
+        self._promoted = -1
+        self._all_promoted_at = float("-inf")
+
+    def lane(self, kind: Hashable) -> Lane | None:
+        if not self._enabled:
+            return None
+        lane = self._lanes.get(kind)
+        if lane is None:
+            if len(self._lanes) >= _MOST_LANES:
+                self._lanes = {}
+            lane = self._lanes[kind] = Lane()
+        return lane
+
+    def promoted_until(self, now: int) -> int:
+        """Return the time up to which due jobs were moved already; -1 to look at all of them."""
+        is_stale = time.monotonic() - self._all_promoted_at >= _FULL_LOOK_EVERY
+        return -1 if is_stale or not self._enabled or self._promoted > now else self._promoted
+
+    def note_promoted(self, since: int, now: int) -> None:
+        """Remember that a committed pass moved everything that was due."""
+        self._promoted = now
+        if since < 0:
+            self._all_promoted_at = time.monotonic()
+
+
+def parameters(start: dict[int, tuple[int, int]]) -> dict[str, Any]:
+    """Return the floors as the claim statements take them."""
+    places = [start.get(priority, LOWEST) for priority in PRIORITIES]
+    return {
+        "priorities": PRIORITIES,
+        "order_floors": [place[0] for place in places],
+        "seq_floors": [place[1] for place in places],
+    }

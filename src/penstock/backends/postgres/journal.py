@@ -1,0 +1,185 @@
+"""The journal: numbers given after the commit, and the counts that are read from it.
+
+    writer A:  insert into inbox (id 1) .................... commit
+    writer B:        insert into inbox (id 2)  commit
+    reader:                                      ^ numbers id 2 as seq 1         ^ numbers id 1 as seq 2
+
+An id is drawn before the commit, so a reader that walked along ids would skip what commits late. Hence `seq`: under one
+lock, whoever reads or maintains moves the committed rows from the inbox to the journal and numbers them. A row that is
+not committed yet is simply not there; it gets a later number. Nobody waits for a writer. A job's rows keep their order,
+because its writers take turns on its row lock, and each draws its id after the one before has committed.
+
+Moved rows leave dead ones behind, which every look would pass over for as long as some session holds an old snapshot.
+So this process remembers a floor: no row at or below it is in the inbox, or ever will be, except by transactions that
+were open when it looked. It remembers those too (`_stragglers`, with where to begin once one of them has ended). Ids
+are drawn only after a transaction has its xid, which makes the two comparable. The floor only saves time: another
+process has its own, and a new one begins at 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from penstock.backends._rows import JOURNAL_COLUMNS, journal_entry
+from penstock.backends.postgres.connection import BoundedConnection
+from penstock.backends.postgres.statements import Statements
+from penstock.job import JobStats, JournalEntry
+
+__all__ = ["Journal"]
+
+NUMBERED_AT_ONCE: Final = 10_000
+FOLDED_AT_ONCE: Final = 50_000
+#: A reader that meets a longer tail than this folds it, if nobody else does.
+LONG_TAIL: Final = 5_000
+_NUMBERING: Final = 1
+
+INBOX_COLUMNS: Final = ("job_seq", *JOURNAL_COLUMNS[1:], "tags_before")
+INBOX_START: Final = """(
+        SELECT min(place) FROM (
+            SELECT %(floor)s::bigint
+            UNION ALL
+            SELECT straggler.place
+            FROM unnest(%(xids)s::text[], %(places)s::bigint[]) AS straggler (xid, place)
+            WHERE pg_visible_in_snapshot(straggler.xid::xid8, pg_current_snapshot())
+        ) AS start (place)
+    )"""
+
+
+class Floor(NamedTuple):
+    """Where the next look into the inbox begins."""
+
+    floor: int = 0
+    stragglers: tuple[tuple[str, int], ...] = ()
+
+    def parameters(self) -> dict[str, Any]:
+        return {
+            "floor": self.floor,
+            "xids": [xid for xid, _ in self.stragglers],
+            "places": [place for _, place in self.stragglers],
+        }
+
+    def risen(self, last: int, snapshot: str) -> Floor:
+        """Return the floor after everything up to `last` that `snapshot` shows was moved."""
+        open_xids = snapshot.rsplit(":", 1)[1]
+        known = dict(self.stragglers)
+        return Floor(
+            last, tuple((xid, known.get(xid, self.floor)) for xid in open_xids.split(",")) if open_xids else ()
+        )
+
+
+class Journal:
+    """Numbering, folding and reading, for one store of one process."""
+
+    def __init__(self, statements: Statements, lock_class: int) -> None:
+        lists = {
+            "inbox_start": INBOX_START,
+            "inbox_columns": ", ".join(f"journal_inbox.{name}" for name in INBOX_COLUMNS),
+            "plain_inbox_columns": ", ".join(INBOX_COLUMNS),
+            "effects": statements["effects"],
+        }
+        self._number = statements.filled("number", **lists)
+        self._stats = statements.filled("stats", **lists)
+        self._fold = statements.filled("fold", **lists)
+        self._lock = statements.text(
+            f"SELECT pg_advisory_xact_lock({lock_class}, {_NUMBERING}), last_value FROM {{schema}}.journal_inbox_id_seq"
+        )
+        self._try_lock = statements.text(
+            f"SELECT pg_try_advisory_xact_lock({lock_class}, {_NUMBERING}), last_value"
+            " FROM {schema}.journal_inbox_id_seq"
+        )
+        self._read = statements.text(
+            "SELECT {journal_columns} FROM {schema}.journal WHERE seq > %(after)s ORDER BY seq LIMIT %(limit)s"
+        )
+        self._is_waiting = statements.text(
+            f"SELECT EXISTS (SELECT FROM {{schema}}.journal_inbox WHERE id > {INBOX_START})"
+        )
+        self._fold_span = statements.text(
+            f"SELECT seq, LEAST(seq + {FOLDED_AT_ONCE}, (SELECT COALESCE(max(seq), 0) FROM {{schema}}.journal))"
+            " FROM {schema}.fold"
+        )
+        self._sweep = statements.text("DELETE FROM {schema}.counter WHERE amount = 0 AND tag <> ''")
+        self._floor = Floor()
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def read(self, connection: BoundedConnection, after: int, limit: int) -> list[JournalEntry]:
+        """Return numbered rows, numbering what was committed before the call first if it could be among them."""
+        wanted = {"after": after, "limit": limit}
+        found = connection.execute(self._read, wanted).fetchall()
+        while len(found) < limit:
+            waiting = connection.execute(self._is_waiting, self._floor.parameters()).fetchone()
+            if not (waiting and waiting[0]):
+                # Somebody else may have numbered rows between the two looks.
+                return _entries(connection.execute(self._read, wanted).fetchall())
+            self.number(connection)
+            found = connection.execute(self._read, wanted).fetchall()
+        return _entries(found)
+
+    def stats(self, connection: BoundedConnection, tag: str) -> tuple[dict[str, int], bool]:
+        """Return the counts of one tag ("" for all jobs), and whether folding would pay."""
+        quoted = msgspec.json.encode(tag).decode()
+        found = connection.execute(
+            self._stats, {"tag": tag, "quoted": quoted, **self._floor.parameters()}
+        ).fetchall()
+        return {status: amount for status, amount, _ in found}, any(row[2] > LONG_TAIL for row in found)
+
+    # -- keeping up ---------------------------------------------------------------------------------------------
+
+    def number(self, connection: BoundedConnection) -> int:
+        """Number one batch in a transaction of its own; return how many rows."""
+        with connection.transaction():
+            moved, floor = self._number_locked(connection, self._lock)
+        self._floor = floor
+        return moved
+
+    def keep_up(self, connection: BoundedConnection, *, wait: bool = True) -> bool:
+        """Number and fold one batch in a transaction of its own; False when nothing is left, or others do it."""
+        with connection.transaction():
+            moved, floor = self._number_locked(connection, self._lock if wait else self._try_lock)
+            if moved < 0:
+                return False
+            folded, upto = connection.execute(self._fold_span).fetchone() or (0, 0)
+            if upto > folded:
+                connection.execute(self._fold, {"upto": upto})
+                connection.execute(self._sweep)
+        self._floor = floor
+        return moved >= NUMBERED_AT_ONCE or upto - folded >= FOLDED_AT_ONCE
+
+    def _number_locked(self, connection: BoundedConnection, lock: str) -> tuple[int, Floor]:
+        """Take the lock and number one batch; return how many rows (-1 without the lock) and the new floor.
+
+        The sequence is read before the snapshot of the numbering statement is taken: so whoever had drawn an id up to
+        `last_drawn` is finished, and seen or gone, or is among the snapshot's open transactions.
+        """
+        floor = self._floor
+        got, last_drawn = connection.execute(lock).fetchone() or (False, 0)
+        if got is False:
+            return -1, floor
+        moved, last_id, snapshot = connection.execute(
+            self._number, {"limit": NUMBERED_AT_ONCE, **floor.parameters()}
+        ).fetchone() or (0, 0, "::")
+        return moved, floor.risen(last_id if moved >= NUMBERED_AT_ONCE else last_drawn, snapshot)
+
+
+def _entries(rows: list[tuple[Any, ...]]) -> list[JournalEntry]:
+    return [journal_entry(row) for row in rows]
+
+
+def job_stats(tags: tuple[str, ...], counts: dict[str, int]) -> JobStats:
+    """Return the counts by status as a JobStats."""
+    total = sum(amount for status, amount in counts.items() if status)
+    pending, running = counts.get("initial_pending", 0), counts.get("running", 0)
+    completed = counts.get("completed", 0)
+    failed = counts.get("failed_retry", 0) + counts.get("unknown_retry", 0)
+    return JobStats(
+        tags=tags,
+        total_jobs=total,
+        pending_jobs=pending,
+        running_jobs=running,
+        completed_jobs=completed,
+        failed_jobs=failed,
+        stopped_jobs=total - pending - running - completed - failed - counts.get("cancelling", 0),
+        total_retries=counts.get("", 0),
+    )

@@ -1,0 +1,145 @@
+"""Reads of committed jobs, each one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from penstock.backends._rows import COLUMNS, Row
+from penstock.backends._store import Blobs
+from penstock.backends.postgres.connection import BoundedConnection
+from penstock.backends.postgres.core import CoreTransaction
+from penstock.backends.postgres.statements import NOW, Statements
+from penstock.errors import JobNotFoundError
+
+__all__ = ["commit_status", "count_tagged", "fetch_jobs", "list_jobs"]
+
+_WIDTH: Final = len(COLUMNS)
+_SELECT: Final = (
+    "SELECT {job_columns}, payload.data, result.data, checkpoint.data, "
+    + NOW
+    + " FROM {schema}.job"
+    " LEFT JOIN {schema}.payload ON payload.seq = job.seq"
+    " LEFT JOIN {schema}.result ON result.seq = job.seq"
+    " LEFT JOIN {schema}.checkpoint ON checkpoint.seq = job.seq "
+)
+_HAS_TAGS: Final = (
+    " AND NOT EXISTS (SELECT FROM unnest(%(tags)s::text[]) AS wanted (tag) WHERE NOT EXISTS ("
+    "SELECT FROM {schema}.job_tag AS other WHERE other.tag = wanted.tag AND other.seq = job.seq))"
+)
+
+
+def fetch_jobs(
+    connection: BoundedConnection, sql: Statements, ids: Sequence[str]
+) -> tuple[list[tuple[Row, Blobs]], int]:
+    query = sql.text(_SELECT + "WHERE job.id = ANY(%(ids)s::text[])")
+    return _jobs(connection, query, {"ids": list(ids)})
+
+
+def list_jobs(
+    connection: BoundedConnection,
+    sql: Statements,
+    *,
+    status: str | None,
+    type: str | None,
+    tags: Sequence[str],
+    after: str | None,
+    limit: int,
+) -> tuple[list[tuple[Row, Blobs]], int]:
+    begin = 0
+    if after is not None:
+        found = connection.execute(
+            sql.text("SELECT seq FROM {schema}.job WHERE id = %(id)s"), {"id": after}
+        ).fetchone()
+        if found is None:
+            raise JobNotFoundError(after)
+        begin = found[0]
+    conditions = "WHERE job.seq > %(begin)s"
+    parameters: dict[str, Any] = {"begin": begin, "limit": limit}
+    if status is not None:
+        conditions += " AND job.status = %(status)s"
+        parameters["status"] = status
+    if type is not None:
+        conditions += " AND job.type = %(type)s"
+        parameters["type"] = type
+    source = _SELECT
+    order = "job.seq"
+    if tags:
+        # From the first tag's rows on, which lie in insertion order.
+        source = _SELECT.replace(
+            " FROM {schema}.job", " FROM {schema}.job_tag AS first JOIN {schema}.job ON job.seq = first.seq"
+        )
+        conditions = "WHERE first.tag = %(first)s AND first.seq > %(begin)s" + conditions.removeprefix(
+            "WHERE job.seq > %(begin)s"
+        )
+        order = "first.seq"
+        parameters["first"] = tags[0]
+        if len(tags) > 1:
+            conditions += _HAS_TAGS
+            parameters["tags"] = list(tags[1:])
+    return _jobs(connection, sql.text(f"{source}{conditions} ORDER BY {order} LIMIT %(limit)s"), parameters)
+
+
+def count_tagged(connection: BoundedConnection, sql: Statements, tags: Sequence[str]) -> dict[str, int]:
+    """Count the jobs that have all tags, by status; '' is their retries."""
+    found = connection.execute(
+        sql.text(
+            "SELECT job.status, count(*), sum(job.retry_count)"
+            " FROM {schema}.job_tag AS first JOIN {schema}.job ON job.seq = first.seq"
+            " WHERE first.tag = %(first)s" + _HAS_TAGS + " GROUP BY job.status"
+        ),
+        {"first": _rarest(connection, sql, tags), "tags": list(tags)},
+    ).fetchall()
+    counts = {status: int(count) for status, count, _ in found}
+    return {**counts, "": sum(int(retries) for _, _, retries in found)}
+
+
+def _rarest(connection: BoundedConnection, sql: Statements, tags: Sequence[str]) -> str:
+    query = sql.text(
+        "SELECT wanted.tag, (SELECT count(*) FROM (SELECT FROM {schema}.job_tag AS known"
+        " WHERE known.tag = wanted.tag LIMIT %(probe)s) AS found) FROM unnest(%(tags)s::text[]) AS wanted (tag)"
+    )
+    probe = 64
+    while True:
+        found = connection.execute(query, {"tags": list(tags), "probe": probe}).fetchall()
+        rarest, count = min(found, key=lambda each: each[1])
+        if count < probe:
+            return str(rarest)
+        probe *= 8
+
+
+def commit_status(connection: BoundedConnection, tx: CoreTransaction, xid: str) -> str | None:
+    """Return "committed", "aborted", or None while the server does not know.
+
+    A server that crashed may give an xid that never reached its disk to another transaction, so a committed xid counts
+    only if something it wrote is there.
+    """
+    found = connection.execute(
+        "SELECT CASE WHEN %(xid)s::xid8 >= pg_snapshot_xmax(pg_current_snapshot()) THEN 'aborted'"
+        " ELSE pg_xact_status(%(xid)s::xid8) END",
+        {"xid": xid},
+    ).fetchone()
+    status = None if found is None else found[0]
+    if status == "committed" and tx.witness is not None:
+        job_seq, n = tx.witness
+        seen = connection.execute(
+            tx.text(
+                "SELECT EXISTS (SELECT FROM {schema}.journal WHERE job_seq = %(seq)s AND n = %(n)s)"
+                " OR EXISTS (SELECT FROM {schema}.journal_inbox WHERE job_seq = %(seq)s AND n = %(n)s"
+                " AND recorded_at = %(now)s)"
+            ),
+            {"seq": job_seq, "n": n, "now": tx.now},
+        ).fetchone()
+        return "committed" if seen is not None and seen[0] else "aborted"
+    return status if status in ("committed", "aborted") else None
+
+
+def _jobs(
+    connection: BoundedConnection, query: str, parameters: dict[str, Any]
+) -> tuple[list[tuple[Row, Blobs]], int]:
+    found = connection.execute(query, parameters).fetchall()
+    jobs = [
+        (Row(*values[:_WIDTH]), Blobs(values[_WIDTH] or b"", values[_WIDTH + 1], values[_WIDTH + 2]))
+        for values in found
+    ]
+    return jobs, found[0][-1] if found else 0

@@ -1,0 +1,29 @@
+-- The first ready jobs that have %(tag)s, from each priority's floor on, and meet the other filters.
+picked AS MATERIALIZED (
+    SELECT found.seq
+    FROM unnest(%(priorities)s::smallint[], %(order_floors)s::bigint[], %(seq_floors)s::bigint[])
+        AS lane (priority, order_at, seq)
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN (SELECT EXISTS (SELECT FROM {schema}.job WHERE gate = 0 AND late)) THEN -1 ELSE lane.order_at END
+    ) AS floor (order_at)
+    CROSS JOIN LATERAL (
+        SELECT job.seq
+        FROM {schema}.ready_tag
+        JOIN {schema}.job ON job.seq = ready_tag.seq
+        WHERE ready_tag.tag = %(tag)s
+          AND ready_tag.priority = lane.priority
+          AND (ready_tag.order_at, ready_tag.seq) > (floor.order_at, lane.seq)
+          AND job.gate = 0
+          AND (%(types)s::text[] IS NULL OR job.type = ANY(%(types)s::text[]))
+          AND NOT EXISTS (
+              SELECT FROM unnest(%(tags)s::text[]) AS wanted (tag)
+              WHERE NOT EXISTS (
+                  SELECT FROM {schema}.job_tag WHERE job_tag.tag = wanted.tag AND job_tag.seq = job.seq
+              )
+          )
+        ORDER BY ready_tag.order_at, ready_tag.seq
+        LIMIT %(limit)s
+        FOR UPDATE OF job SKIP LOCKED
+    ) AS found
+    LIMIT %(limit)s
+)

@@ -1,0 +1,28 @@
+-- As claim_any, for jobs of several types: the first of each type are merged, then locked in order.
+-- Candidates are read before they are locked, so beside other claims the choice may come out short; then the caller
+-- asks claim_filtered, which looks through the whole ready set.
+picked AS MATERIALIZED (
+    SELECT job.seq
+    FROM (
+        SELECT found.seq, found.priority, found.order_at
+        FROM unnest(%(types)s::text[]) AS wanted (type)
+        CROSS JOIN LATERAL (
+            SELECT first.seq, first.priority, first.order_at
+            FROM generate_series(0, 4) AS level
+            CROSS JOIN LATERAL (
+                SELECT ready.seq, ready.priority, ready.order_at
+                FROM {schema}.job AS ready
+                WHERE ready.gate = 0 AND ready.type = wanted.type AND ready.priority = level
+                ORDER BY ready.order_at, ready.seq
+                LIMIT %(limit)s
+            ) AS first
+            LIMIT %(limit)s
+        ) AS found
+        ORDER BY found.priority, found.order_at, found.seq
+        LIMIT %(limit)s
+    ) AS candidate
+    JOIN {schema}.job ON job.seq = candidate.seq
+    WHERE job.gate = 0
+    ORDER BY candidate.priority, candidate.order_at, candidate.seq
+    FOR UPDATE OF job SKIP LOCKED
+)

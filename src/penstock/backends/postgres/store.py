@@ -1,0 +1,308 @@
+"""Running work in transactions: connections, time, retries, and what became of a commit.
+
+    acquire a connection ── BEGIN, now, xid ── work ── COMMIT ── tell listeners
+          │ lost, busy            │ lost, deadlock      │ lost
+          ▼                       ▼                     ▼
+       try again, until       run it again          ask the server what became of the xid:
+       the time is over       from its start        committed → done, aborted → run it again, no answer → say so
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import psycopg
+
+from penstock.backends._rows import Row
+from penstock.backends._store import Blobs, Store, Transaction
+from penstock.backends.base import Change
+from penstock.backends.postgres import faults, reading
+from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Patience, Pool, server_limits
+from penstock.backends.postgres.context import Context
+from penstock.backends.postgres.herald import Herald
+from penstock.backends.postgres.journal import job_stats
+from penstock.backends.postgres.migrate import check_version
+from penstock.backends.postgres.statements import NOW
+from penstock.backends.postgres.transaction import PostgresTransaction
+from penstock.clock import Clock, to_micros
+from penstock.errors import BackendError, OperationCancelledError, QueueClosedError
+from penstock.job import JobStats, JournalEntry
+
+__all__ = ["PostgresStore"]
+
+T = TypeVar("T")
+
+_MOST_COLLISIONS: Final = 20
+_RESOLVE_SECONDS: Final = 10.0
+
+
+class _RunAgainError(Exception):
+    """The transaction took no effect and its work may be run again."""
+
+    def __init__(self, cause: psycopg.Error) -> None:
+        self.cause = cause
+        super().__init__(str(cause))
+
+
+class PostgresStore(Store):
+    """A schema of a PostgreSQL database."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        schema: str = "penstock",
+        pool_size: int = 4,
+        timeout: float = 30.0,
+        migrate: bool = False,
+        pgbouncer: bool = False,
+    ) -> None:
+        self.context = Context(schema, has_own_clock=clock is not None)
+        self.on_commit: Callable[[Sequence[Change]], None] | None = None
+        self.herald = Herald()
+        self._clock = clock
+        self._timeout = timeout
+        self._pool = Pool(url, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
+        settings = {**PLANNER, **server_limits(timeout)} if pgbouncer else {}
+        self._begin = self.context.sql.text(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
+            + "".join(f"SET LOCAL {name} = '{value}'; " for name, value in settings.items())
+        )
+        self._start = self.context.sql.text(
+            f"SELECT {NOW}, pg_current_xact_id()::text, (SELECT blocked FROM {{schema}}.control)"
+        )
+        _stores.add(self)
+        try:
+            self.run(lambda connection: check_version(connection, schema, may_migrate=migrate))
+        except BaseException:
+            self._pool.close()
+            raise
+
+    # -- transactions -------------------------------------------------------------------------------------------
+
+    def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
+        patience = self._patience()
+        collisions = 0
+        while True:
+            connection = self._pool.acquire(patience)
+            try:
+                return self._run_once(connection, work, patience, is_long=alone)
+            except _RunAgainError as again:
+                error = again.cause
+            finally:
+                self._pool.release(connection)
+            collided = faults.is_transient(error)
+            collisions += collided
+            if not collided:
+                self._pool.forget_idle()
+            # Work that reads an iterator cannot be run again.
+            if alone or collisions > _MOST_COLLISIONS or not patience.pause(short=collided):
+                raise faults.translate(error) from error
+
+    def _run_once(
+        self,
+        connection: BoundedConnection,
+        work: Callable[[Transaction], T],
+        patience: Patience,
+        *,
+        is_long: bool,
+    ) -> T:
+        """Run the work and commit it, on a connection that is idle; leaves no transaction open."""
+        tx: PostgresTransaction | None = None
+        try:
+            tx, xid = self._open_transaction(connection, patience)
+            tx.is_long = is_long
+            result = work(tx)
+        except psycopg.Error as error:
+            _roll_back(connection)
+            raise self._verdict(error, patience, began=tx is not None) from error
+        except BaseException:
+            _roll_back(connection)
+            raise
+        self._commit(connection, tx, xid)
+        if tx.wants_upkeep:
+            self._keep_up(connection)
+        return result
+
+    def _open_transaction(
+        self, connection: BoundedConnection, patience: Patience
+    ) -> tuple[PostgresTransaction, str]:
+        begin = self._begin
+        left = patience.scope.remaining() if patience.scope is not None else None
+        if left is not None and left < self._timeout:
+            # The server itself gives up waiting for locks when the caller's time is over.
+            begin += f"SET LOCAL statement_timeout = {max(1, int(left * 1000))}; "
+        cursor = connection.execute(begin + self._start, prepare=False)
+        while cursor.nextset():
+            pass
+        found = cursor.fetchone()
+        if found is None:
+            raise BackendError("PostgreSQL gave no answer to the start of a transaction", retryable=True)
+        now, xid, blocked = found
+        tx = PostgresTransaction(
+            connection,
+            self.context,
+            now=now if self._clock is None else to_micros(self._clock.now()),
+            blocked=bool(blocked),
+            wants_changes=self.on_commit is not None,
+        )
+        return tx, xid
+
+    def _verdict(self, error: psycopg.Error, patience: Patience, *, began: bool) -> Exception:
+        """Return what to raise when a statement failed before the commit."""
+        if faults.is_transient(error) or faults.is_disconnect(error):
+            return _RunAgainError(error)
+        if error.sqlstate == "57014":
+            try:
+                patience.check()
+            except OperationCancelledError as cancelled:
+                return cancelled
+        return faults.translate(error)
+
+    def _commit(self, connection: BoundedConnection, tx: PostgresTransaction, xid: str) -> None:
+        """Commit, make sure of the outcome, and tell the listeners."""
+        listener = self.on_commit
+        ticket = self.herald.ticket() if listener is not None and tx.changes else None
+        try:
+            try:
+                connection.execute("COMMIT", prepare=False)
+            except psycopg.Error as error:
+                if not faults.is_disconnect(error):
+                    _roll_back(connection)
+                    raise (_RunAgainError(error) if faults.is_transient(error) else faults.translate(error)) from error
+                self._resolve(xid, tx, error)
+        except BaseException:
+            if ticket is not None:
+                self.herald.withdraw(ticket)
+            raise
+        for remember in tx.after_commit:
+            remember()
+        if ticket is not None and listener is not None:
+            self.herald.tell(ticket, tx.changes, listener)
+
+    def _resolve(self, xid: str, tx: PostgresTransaction, cause: psycopg.Error) -> None:
+        """Find out whether a transaction was committed whose connection broke during COMMIT.
+
+        Raises:
+            _RunAgainError: it was not.
+            BackendError: nobody can say (`outcome_unknown`).
+        """
+        self._pool.forget_idle()
+        patience = Patience(_RESOLVE_SECONDS, obeys_scope=False)
+        while True:
+            try:
+                status = self._read_once(lambda connection: reading.commit_status(connection, tx, xid), patience)
+            except (psycopg.Error, BackendError, QueueClosedError):
+                status = None
+            if status == "committed":
+                return
+            if status == "aborted":
+                raise _RunAgainError(cause) from cause
+            if self._pool.is_closed or not patience.pause(short=False):
+                raise faults.lost_at_commit(cause) from cause
+
+    def _keep_up(self, connection: BoundedConnection) -> None:
+        try:
+            while self.context.journal.keep_up(connection):
+                connection.deadline = self._patience().until()
+        except psycopg.Error as error:
+            raise faults.translate(error) from error
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def run(self, read: Callable[[BoundedConnection], T]) -> T:
+        """Run something that may be repeated on a connection outside a transaction."""
+        patience = self._patience()
+        while True:
+            try:
+                return self._read_once(read, patience)
+            except psycopg.Error as error:
+                lost = faults.is_disconnect(error)
+                if lost:
+                    self._pool.forget_idle()
+                if not (lost or faults.is_transient(error)) or not patience.pause(short=not lost):
+                    raise faults.translate(error) from error
+
+    def _read_once(self, read: Callable[[BoundedConnection], T], patience: Patience) -> T:
+        connection = self._pool.acquire(patience)
+        try:
+            return read(connection)
+        finally:
+            _roll_back(connection)
+            self._pool.release(connection)
+
+    def now(self) -> int:
+        if self._clock is not None:
+            return to_micros(self._clock.now())
+        return self.run(lambda connection: int(_value(connection, f"SELECT {NOW}")))
+
+    def fetch_jobs(self, ids: Sequence[str]) -> tuple[list[tuple[Row, Blobs]], int]:
+        found, now = self.run(lambda connection: reading.fetch_jobs(connection, self.context.sql, ids))
+        return found, now if self._clock is None else to_micros(self._clock.now())
+
+    def list_jobs(
+        self, *, status: str | None, type: str | None, tags: Sequence[str], after: str | None, limit: int
+    ) -> tuple[list[tuple[Row, Blobs]], int]:
+        found, now = self.run(
+            lambda connection: reading.list_jobs(
+                connection, self.context.sql, status=status, type=type, tags=tags, after=after, limit=limit
+            )
+        )
+        return found, now if self._clock is None else to_micros(self._clock.now())
+
+    def stats(self, tags: Sequence[str]) -> JobStats:
+        wanted = tuple(tags)
+        if len(wanted) > 1:
+            return job_stats(wanted, self.run(lambda connection: reading.count_tagged(connection, self.context.sql, wanted)))
+        journal = self.context.journal
+        counts, is_long = self.run(lambda connection: journal.stats(connection, wanted[0] if wanted else ""))
+        if is_long:
+            self.run(lambda connection: journal.keep_up(connection, wait=False))
+        return job_stats(wanted, counts)
+
+    def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
+        return self.run(lambda connection: self.context.journal.read(connection, after, limit))
+
+    def is_blocked(self) -> bool:
+        query = self.context.sql.text("SELECT blocked FROM {schema}.control")
+        return self.run(lambda connection: bool(_value(connection, query)))
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _patience(self) -> Patience:
+        if self._pool.is_closed:
+            raise QueueClosedError
+        patience = Patience(self._timeout)
+        patience.check()
+        return patience
+
+
+_stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        store.herald.reset()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _roll_back(connection: BoundedConnection) -> None:
+    """End a failed transaction; a connection on which even that fails is useless and is closed."""
+    if connection.closed or connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+        return
+    try:
+        connection.execute("ROLLBACK", prepare=False)
+    except psycopg.Error:
+        connection.pgconn.finish()
+
+
+def _value(connection: BoundedConnection, query: str) -> Any:
+    found = connection.execute(query).fetchone()
+    return None if found is None else found[0]

@@ -1,0 +1,261 @@
+"""The engine's primitives on PostgreSQL: finding, locking and writing rows.
+
+Locks are taken in this order: keys (advisory, by stripe number), then job rows (by insertion number). A job's key never
+changes, so every primitive that locks rows can read their keys first. Where an order cannot be kept (a dependent with a
+key of its own), the server notices the deadlock and the work is run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import msgspec
+from psycopg import errors
+
+from penstock.backends._rows import Row, decode_strings
+from penstock.backends._store import Blobs, DuplicateIdError
+from penstock.backends.postgres import bulk
+from penstock.backends.postgres.claiming import ClaimingTransaction
+from penstock.backends.postgres.turns import TurnsTransaction
+from penstock.job import JobStatus
+
+__all__ = ["PostgresTransaction"]
+
+_encode: Final = msgspec.json.Encoder().encode
+_COPIED: Final = 20  # from so many rows on COPY is quicker than one statement with all values
+
+
+class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
+    """What one piece of work may do, inside a transaction that is already open."""
+
+    # -- finding rows -------------------------------------------------------------------------------------------
+
+    def rows(self, ids: Collection[str]) -> dict[str, Row]:
+        wanted = list(ids)
+        if not wanted:
+            return {}
+        self.execute(self.sql["lock_rows"], {"ids": wanted, **self.context.key_locks})
+        found = self.fetch_rows("WHERE job.id = ANY(%(ids)s::text[]) ORDER BY job.seq FOR UPDATE", {"ids": wanted})
+        return {row.id: row for row in found}
+
+    def rows_by_seq(self, seqs: Collection[int]) -> dict[int, Row]:
+        return {row.seq: row for row in self._locked(list(seqs))}
+
+    def rows_tagged(self, tags: Sequence[str]) -> list[Row]:
+        rarest = self.rarest_tag(tags, "job_tag")
+        found = self.execute(
+            self.text(
+                "SELECT seq, key FROM {schema}.job_tag AS first JOIN {schema}.job USING (seq)"
+                " WHERE first.tag = %(tag)s AND NOT EXISTS ("
+                " SELECT FROM unnest(%(tags)s::text[]) AS wanted (tag) WHERE NOT EXISTS ("
+                " SELECT FROM {schema}.job_tag WHERE job_tag.tag = wanted.tag AND job_tag.seq = first.seq))"
+            ),
+            {"tag": rarest, "tags": [tag for tag in tags if tag != rarest]},
+        ).fetchall()
+        wanted = set(tags)
+        # Looked at again under the lock: the tags may have been changed meanwhile.
+        return [row for row in self._locked_found(found) if wanted <= set(decode_strings(row.tags))]
+
+    def rows_in_flight(self, assignee_id: str | None) -> list[Row]:
+        condition = "job.status IN ('running', 'cancelling')"
+        if assignee_id is not None:
+            condition += " AND job.assignee_id = %(assignee_id)s"
+        return self._found_where(condition, {"assignee_id": assignee_id})
+
+    def rows_expired(self, limit: int) -> list[Row]:
+        return self._found_where(
+            "job.expires_at IS NOT NULL AND job.closed = 0 AND job.expires_at <= %(now)s",
+            {"now": self.now, "limit": limit},
+            "ORDER BY job.expires_at LIMIT %(limit)s",
+        )
+
+    def rows_lost(
+        self, liveness: int, gone: Collection[str], spared: Collection[str], limit: int
+    ) -> list[Row]:
+        wanted = {
+            "liveness": liveness, "gone": list(gone), "spared": list(spared), "limit": limit, "now": self.now
+        }  # fmt: skip
+        found = self.execute(self.sql["lost"], wanted).fetchall()
+        rows = self._locked_found(found)
+        if not rows:
+            return []
+        # Looked at again under the lock: a heartbeat or a report may have come between.
+        still = {seq for seq, _ in self.execute(self.sql["lost"], {**wanted, "limit": 2**31 - 1}).fetchall()}
+        return [row for row in rows if row.seq in still]
+
+    def rows_overdue(self, grace: int, limit: int) -> list[Row]:
+        return self._found_where(
+            "job.deadline_at IS NOT NULL AND job.deadline_at <= %(before)s AND job.status = 'running'",
+            {"before": self.now - grace, "limit": limit},
+            "ORDER BY job.deadline_at LIMIT %(limit)s",
+        )
+
+    def rows_ended(self, statuses: Collection[JobStatus], before: int, limit: int) -> list[Row]:
+        return self._found_where(
+            "job.closed = 1 AND job.status = ANY(%(statuses)s::text[]) AND job.finalized_at <= %(before)s",
+            {"statuses": sorted(map(str, statuses)), "before": before, "limit": limit},
+            "LIMIT %(limit)s",
+        )
+
+    def blobs(self, seqs: Collection[int]) -> dict[int, Blobs]:
+        wanted = list(seqs)
+        known = {seq: self.claimed_blobs[seq] for seq in wanted if seq in self.claimed_blobs}
+        if len(known) == len(wanted):
+            return known
+        found = self.execute(
+            self.text(
+                "SELECT wanted.seq, payload.data, result.data, checkpoint.data"
+                " FROM unnest(%(seqs)s::bigint[]) AS wanted (seq)"
+                " LEFT JOIN {schema}.payload ON payload.seq = wanted.seq"
+                " LEFT JOIN {schema}.result ON result.seq = wanted.seq"
+                " LEFT JOIN {schema}.checkpoint ON checkpoint.seq = wanted.seq"
+            ),
+            {"seqs": wanted},
+        )
+        return {seq: Blobs(payload or b"", result, checkpoint) for seq, payload, result, checkpoint in found}
+
+    def _found_where(self, condition: str, parameters: dict[str, Any], tail: str = "") -> list[Row]:
+        """Find jobs by an index, lock their keys, then the rows; the condition must still hold under the lock."""
+        found = self.execute(
+            self.text("SELECT job.seq, job.key FROM {schema}.job WHERE " + condition + " " + tail), parameters
+        ).fetchall()
+        return self._locked_found(found, condition, parameters)
+
+    def _locked_found(
+        self, found: list[tuple[Any, ...]], condition: str = "true", parameters: dict[str, Any] | None = None
+    ) -> list[Row]:
+        if not found:
+            return []
+        self.lock_keys({key for _, key in found if key is not None})
+        return self._locked([seq for seq, _ in found], condition, parameters)
+
+    def _locked(
+        self, seqs: list[int], condition: str = "true", parameters: dict[str, Any] | None = None
+    ) -> list[Row]:
+        if not seqs:
+            return []
+        return self.fetch_rows(
+            "WHERE job.seq = ANY(%(seqs)s::bigint[]) AND " + condition + " ORDER BY job.seq FOR UPDATE",
+            {**(parameters or {}), "seqs": seqs},
+        )
+
+    # -- writing rows -------------------------------------------------------------------------------------------
+
+    def insert(self, rows: Sequence[Row], blobs: Sequence[Blobs]) -> None:
+        if len(rows) < _COPIED:
+            self._insert_few(rows)
+        else:
+            self._insert_many(rows)
+        self._note_witness(rows)
+        bulk.write_blobs(self, [row.seq for row in rows], blobs)
+
+    def _insert_few(self, rows: Sequence[Row]) -> None:
+        stored = self.execute(
+            self.sql["insert"], {"rows": _encode(rows).decode(), "is_long": self.is_long}
+        ).fetchall()
+        if len(stored) < len(rows):
+            done = {job_id for (job_id,) in stored}
+            raise DuplicateIdError([row.id for row in rows if row.id not in done])
+
+    def _insert_many(self, rows: Sequence[Row]) -> None:
+        # A taken id breaks the whole transaction, and then nobody could say which ids were taken: hence the savepoint.
+        try:
+            with self.connection.transaction():
+                bulk.copy_jobs(self, rows)
+        except errors.UniqueViolation:
+            taken = self.execute(
+                self.text("SELECT id FROM {schema}.job WHERE id = ANY(%(ids)s::text[])"),
+                {"ids": [row.id for row in rows]},
+            )
+            known = {job_id for (job_id,) in taken}
+            if not known:
+                raise  # the other job vanished meanwhile
+            raise DuplicateIdError([row.id for row in rows if row.id in known]) from None
+
+    def save(self, rows: Sequence[Row]) -> None:
+        if rows:
+            self.execute(self.sql["save"], {"rows": _encode(rows).decode()})
+            self._note_witness(rows)
+
+    def _note_witness(self, rows: Sequence[Row]) -> None:
+        if rows:
+            self.witness = (rows[-1].seq, rows[-1].n)
+
+    def place(self, rows: Sequence[Row]) -> None:
+        if rows:
+            values = [
+                {"seq": row.seq, "gate": row.gate, "ready_at": row.ready_at, "unmet": row.unmet, "fan": row.fan}
+                for row in rows
+            ]
+            self.execute(self.sql["place"], {"rows": _encode(values).decode(), "now": self.now})
+
+    def retag(self, row: Row) -> None:
+        old, new = self.loaded_tags.get(row.seq, "[]"), row.tags
+        self.execute(
+            self.text("DELETE FROM {schema}.job_tag WHERE seq = %(seq)s AND tag = ANY(%(tags)s::text[])"),
+            {"seq": row.seq, "tags": list(decode_strings(old))},
+        )
+        self.execute(
+            self.text("INSERT INTO {schema}.job_tag (tag, seq) SELECT unnest(%(tags)s::text[]), %(seq)s"),
+            {"seq": row.seq, "tags": list(decode_strings(new))},
+        )
+        self.loaded_tags[row.seq] = new
+
+    def delete(self, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        seqs = {"seqs": [row.seq for row in rows]}
+        for table in ("job", "payload", "result", "checkpoint"):
+            self.execute(self.text("DELETE FROM {schema}.%s WHERE seq = ANY(%%(seqs)s::bigint[])" % table), seqs)
+        tagged = [(tag, row.seq) for row in rows for tag in decode_strings(row.tags)]
+        if tagged:
+            self.execute(
+                self.text(
+                    "DELETE FROM {schema}.job_tag USING unnest(%(tags)s::text[], %(seqs)s::bigint[]) AS gone (tag, seq)"
+                    " WHERE job_tag.tag = gone.tag AND job_tag.seq = gone.seq"
+                ),
+                {"tags": [tag for tag, _ in tagged], "seqs": [seq for _, seq in tagged]},
+            )
+        if any(row.fan for row in rows):
+            self.drop_edges_onto(seqs["seqs"])
+        if any(row.after != "[]" or row.after_any != "[]" for row in rows):
+            self.drop_edges_of(seqs["seqs"])
+        self._free_idempotency_keys([row for row in rows if row.idempotency_key is not None])
+
+    def _free_idempotency_keys(self, rows: Sequence[Row]) -> None:
+        if rows:
+            self.execute(
+                self.text(
+                    "DELETE FROM {schema}.idempotency"
+                    " USING unnest(%(types)s::text[], %(keys)s::text[], %(ids)s::text[]) AS gone (type, key, job_id)"
+                    " WHERE idempotency.type = gone.type AND idempotency.key = gone.key"
+                    " AND idempotency.job_id = gone.job_id"
+                ),
+                {
+                    "types": [row.type for row in rows],
+                    "keys": [row.idempotency_key for row in rows],
+                    "ids": [row.id for row in rows],
+                },
+            )
+
+    def store_results(self, results: Sequence[tuple[int, bytes | None]]) -> None:
+        given = [(seq, data) for seq, data in results if data is not None]
+        if given:
+            bulk.upsert(self, "result", given)
+        cleared = [seq for seq, data in results if data is None]
+        if cleared:
+            self.execute(
+                self.text("DELETE FROM {schema}.result WHERE seq = ANY(%(seqs)s::bigint[])"), {"seqs": cleared}
+            )
+
+    def store_checkpoint(self, seq: int, data: bytes) -> None:
+        bulk.upsert(self, "checkpoint", [(seq, data)])
+
+    def store_progress(self, row: Row) -> None:
+        self.execute(
+            self.text(
+                "UPDATE {schema}.job SET progress = %(progress)s, description = %(description)s WHERE seq = %(seq)s"
+            ),
+            {"progress": row.progress, "description": row.description, "seq": row.seq},
+        )

@@ -1,0 +1,185 @@
+"""Primitives for submission, for what waits for what, for owners, and for upkeep."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from penstock.backends._rows import Row
+from penstock.backends._store import Edge, Owner
+from penstock.backends.postgres.core import CoreTransaction
+
+__all__ = ["TurnsTransaction"]
+
+_LOCK = (
+    "SELECT pg_advisory_xact_lock(%(lock_class)s, stripe)"
+    " FROM (SELECT DISTINCT hashtext(each) & %(stripes)s AS stripe FROM unnest(%(texts)s::text[]) AS each"
+    " ORDER BY stripe) AS wanted"
+)
+
+
+class TurnsTransaction(CoreTransaction):
+    """The primitives around keys, dependencies and owners."""
+
+    # -- submission ---------------------------------------------------------------------------------------------
+
+    def is_blocked(self) -> bool:
+        return self.blocked
+
+    def set_blocked(self, blocked: bool) -> None:
+        self.execute(self.text("UPDATE {schema}.control SET blocked = %(blocked)s"), {"blocked": blocked})
+
+    def count_waiting(self) -> int:
+        # Others must not pass the same limit at the same time.
+        self.execute(f"SELECT pg_advisory_xact_lock({self.context.lock_class}, 2)")
+        counts, _ = self.context.journal.stats(self.connection, "")
+        return sum(counts.get(status, 0) for status in ("initial_pending", "failed_retry", "unknown_retry"))
+
+    def taken_keys(self, pairs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
+        types, keys = [each[0] for each in pairs], [each[1] for each in pairs]
+        self._lock(self.context.idempotency_locks, [f"{kind}\x1f{key}" for kind, key in pairs])
+        found = self.execute(
+            self.text(
+                "SELECT idempotency.type, idempotency.key, idempotency.job_id"
+                " FROM unnest(%(types)s::text[], %(keys)s::text[]) AS wanted (type, key)"
+                " JOIN {schema}.idempotency ON idempotency.type = wanted.type AND idempotency.key = wanted.key"
+                " WHERE idempotency.expires_at > %(now)s"
+            ),
+            {"types": types, "keys": keys, "now": self.now},
+        )
+        return {(kind, key): job_id for kind, key, job_id in found}
+
+    def take_keys(self, entries: Sequence[tuple[str, str, str, int]]) -> None:
+        types, keys, ids, expiries = (list(column) for column in zip(*entries, strict=True))
+        self.execute(
+            self.text(
+                "INSERT INTO {schema}.idempotency (type, key, job_id, expires_at)"
+                " SELECT * FROM unnest(%(types)s::text[], %(keys)s::text[], %(ids)s::text[], %(expiries)s::bigint[])"
+                " ON CONFLICT (type, key) DO UPDATE"
+                " SET job_id = excluded.job_id, expires_at = excluded.expires_at"
+            ),
+            {"types": types, "keys": keys, "ids": ids, "expiries": expiries},
+        )
+
+    def lock_keys(self, keys: Collection[str]) -> None:
+        self._lock(self.context.key_locks, keys)
+
+    def _lock(self, locks: dict[str, Any], texts: Collection[str]) -> None:
+        if texts:
+            self.execute(_LOCK, {**locks, "texts": list(texts)})
+
+    def open_keys(self, keys: Collection[str]) -> set[str]:
+        if not keys:
+            return set()
+        found = self.execute(
+            self.text(
+                "SELECT wanted.key FROM unnest(%(keys)s::text[]) AS wanted (key) WHERE EXISTS ("
+                " SELECT FROM {schema}.job WHERE job.key = wanted.key AND job.key IS NOT NULL AND job.closed = 0)"
+            ),
+            {"keys": list(keys)},
+        )
+        return {key for (key,) in found}
+
+    def dependencies(self, ids: Collection[str]) -> dict[str, Row]:
+        # FOR UPDATE, not FOR SHARE: storing the edge writes to the row (`fan`), and two sharers who both want to write
+        # would deadlock.
+        found = self.fetch_rows(
+            "WHERE job.id = ANY(%(ids)s::text[]) ORDER BY job.seq FOR UPDATE", {"ids": list(ids)}
+        )
+        return {row.id: row for row in found}
+
+    def reserve(self, count: int) -> Sequence[int]:
+        found = self.execute(
+            self.text("SELECT nextval('{schema}.job_number') FROM generate_series(1, %(count)s)"), {"count": count}
+        )
+        return [number for (number,) in found]
+
+    # -- what waits for what ------------------------------------------------------------------------------------
+
+    def insert_edges(self, edges: Sequence[Edge]) -> None:
+        self.execute(
+            self.text(
+                "INSERT INTO {schema}.edge (on_seq, job_seq, kind)"
+                " SELECT * FROM unnest(%(on)s::bigint[], %(jobs)s::bigint[], %(kinds)s::text[])"
+            ),
+            {
+                "on": [edge.on_seq for edge in edges],
+                "jobs": [edge.job_seq for edge in edges],
+                "kinds": [edge.kind for edge in edges],
+            },
+        )
+        self.execute(
+            self.text("UPDATE {schema}.job SET fan = 1 WHERE seq = ANY(%(seqs)s::bigint[]) AND fan = 0"),
+            {"seqs": sorted({edge.on_seq for edge in edges})},
+        )
+
+    def edges_onto(self, seqs: Collection[int]) -> list[Edge]:
+        found = self.execute(
+            self.text("SELECT on_seq, job_seq, kind FROM {schema}.edge WHERE on_seq = ANY(%(seqs)s::bigint[])"),
+            {"seqs": list(seqs)},
+        )
+        return [Edge(*values) for values in found]
+
+    def drop_edges_onto(self, seqs: Collection[int]) -> None:
+        if seqs:
+            self.execute(
+                self.text("DELETE FROM {schema}.edge WHERE on_seq = ANY(%(seqs)s::bigint[])"), {"seqs": list(seqs)}
+            )
+
+    def drop_edges_of(self, seqs: Collection[int], kind: str | None = None) -> None:
+        if seqs:
+            self.execute(
+                self.text(
+                    "DELETE FROM {schema}.edge WHERE job_seq = ANY(%(seqs)s::bigint[])"
+                    " AND (%(kind)s::text IS NULL OR kind = %(kind)s)"
+                ),
+                {"seqs": list(seqs), "kind": kind},
+            )
+
+    def key_members(self, keys: Collection[str]) -> list[Row]:
+        self.lock_keys(keys)
+        found = self.execute(self.sql["key_members"], {"keys": list(keys)})
+        return [Row(*values) for values in found]
+
+    def first_awaited(self, row: Row) -> Row | None:
+        found = self.execute(self.sql["first_awaited"], {"seq": row.seq, "key": row.key}).fetchone()
+        if found is None:
+            return None
+        rows = self.fetch_rows("WHERE job.seq = %(seq)s FOR UPDATE", {"seq": found[0]})
+        return rows[0] if rows else None
+
+    # -- owners and upkeep --------------------------------------------------------------------------------------
+
+    def owners(self) -> list[Owner]:
+        return [
+            Owner(*values)
+            for values in self.execute(self.text("SELECT id, host, pid, started, beat_at FROM {schema}.owner"))
+        ]
+
+    def put_owner(self, owner: Owner) -> None:
+        self.execute(
+            self.text(
+                "INSERT INTO {schema}.owner (id, host, pid, started, beat_at)"
+                " VALUES (%(id)s, %(host)s, %(pid)s, %(started)s, %(beat_at)s)"
+            ),
+            owner._asdict(),
+        )
+
+    def beat(self, owner: str) -> bool:
+        done = self.execute(
+            self.text("UPDATE {schema}.owner SET beat_at = %(now)s WHERE id = %(id)s"),
+            {"now": self.now, "id": owner},
+        )
+        return done.rowcount > 0
+
+    def drop_owners(self, owners: Collection[str]) -> None:
+        self.execute(
+            self.text("DELETE FROM {schema}.owner WHERE id = ANY(%(ids)s::text[])"), {"ids": sorted(owners)}
+        )
+
+    def tidy(self) -> None:
+        self.execute(
+            self.text("DELETE FROM {schema}.idempotency WHERE expires_at <= %(now)s"), {"now": self.now}
+        )
+        # Numbering and folding take transactions of their own, so that no reader waits for a long one.
+        self.wants_upkeep = True
