@@ -34,7 +34,9 @@ def write_blobs(tx: CoreTransaction, seqs: Sequence[int], blobs: Sequence[Blobs]
             if values:
                 upsert(tx, table, values)
             continue
-        with tx.connection.cursor().copy(tx.text("COPY {schema}.%s (seq, data) FROM STDIN BINARY" % table)) as copy:
+        with tx.connection.cursor().copy(
+            tx.text("COPY {schema}." + table + " (seq, data) FROM STDIN BINARY")
+        ) as copy:
             copy.set_types(["int8", "bytea"])
             for value in values:
                 copy.write_row(value)
@@ -44,8 +46,9 @@ def upsert(tx: CoreTransaction, table: str, values: Sequence[tuple[int, bytes]])
     """Set blobs by insertion number."""
     tx.execute(
         tx.text(
-            "INSERT INTO {schema}.%s (seq, data) SELECT * FROM unnest(%%(seqs)s::bigint[], %%(data)s::bytea[])"
-            " ON CONFLICT (seq) DO UPDATE SET data = excluded.data" % table
+            "INSERT INTO {schema}." + table + " (seq, data)"
+            " SELECT * FROM unnest(%(seqs)s::bigint[], %(data)s::bytea[])"
+            " ON CONFLICT (seq) DO UPDATE SET data = excluded.data"
         ),
         {"seqs": [seq for seq, _ in values], "data": [data for _, data in values]},
     )

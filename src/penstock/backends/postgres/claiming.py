@@ -22,7 +22,9 @@ class ClaimingTransaction(CoreTransaction):
     def promote(self, limit: int) -> int:
         floors = self.context.floors
         since = floors.promoted_until(self.now)
-        found = self.execute(self.sql["promote"], {"now": self.now, "since": since, "limit": limit}).fetchall()
+        found = self.execute(
+            self.sql["promote"], {"now": self.now, "since": since, "limit": limit}
+        ).fetchall()
         if len(found) < limit:
             self.after_commit.append(lambda: floors.note_promoted(since, self.now))
         if found and self.wants_changes:
@@ -31,7 +33,9 @@ class ClaimingTransaction(CoreTransaction):
 
     def claim(self, claim: Claim) -> list[Row]:
         if claim.key is not None:
-            return self._take("key", claim, tags=list(claim.tags), types=_optional(claim.types), key=claim.key)
+            return self._take(
+                "key", claim, tags=list(claim.tags), types=_optional(claim.types), key=claim.key
+            )
         if claim.tags:
             return self._claim_tagged(claim)
         if claim.types is None:
@@ -96,8 +100,8 @@ class ClaimingTransaction(CoreTransaction):
             return tags[0]
         probe = _FIRST_PROBE
         query = self.text(
-            "SELECT wanted.tag, (SELECT count(*) FROM (SELECT FROM {schema}.%s AS known WHERE known.tag = wanted.tag"
-            " LIMIT %%(probe)s) AS found) FROM unnest(%%(tags)s::text[]) AS wanted (tag)" % table
+            "SELECT wanted.tag, (SELECT count(*) FROM (SELECT FROM {schema}." + table + " AS known"
+            " WHERE known.tag = wanted.tag LIMIT %(probe)s) AS found) FROM unnest(%(tags)s::text[]) AS wanted (tag)"
         )
         while True:
             found = self.execute(query, {"tags": list(tags), "probe": probe}).fetchall()

@@ -146,7 +146,9 @@ class Pool:
 
     def release(self, connection: BoundedConnection) -> None:
         """Take a connection back; a broken one, or one inside a transaction, is thrown away."""
-        usable = not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        usable = (
+            not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        )
         if not usable:
             _close(connection)
         self._return(connection if usable else None)
@@ -188,7 +190,8 @@ class Pool:
                 if not self._changed.wait(patience.left() or 0.001) and not patience.left():
                     patience.check()
                     raise BackendError(
-                        f"no connection became free within {self._timeout:g} s (option pool_size)", retryable=True
+                        f"no connection became free within {self._timeout:g} s (option pool_size)",
+                        retryable=True,
                     )
         finally:
             if unsubscribe is not None:
@@ -242,7 +245,7 @@ def _may_pass(error: psycopg.Error) -> bool:
     """Whether a refused connection may be accepted later. libpq reports these without an SQLSTATE."""
     text = str(error).lower()
     lasting = ("authentication failed", "does not exist", "no pg_hba.conf entry", "could not translate host name",
-               "invalid", "role \"")  # fmt: skip
+               "invalid", 'role "')  # fmt: skip
     return not any(each in text for each in lasting) or "recovery" in text
 
 

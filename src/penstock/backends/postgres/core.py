@@ -44,7 +44,9 @@ class CoreTransaction(Transaction):
         self.claimed_blobs: dict[int, Blobs] = {}
         self.loaded_tags: dict[int, str] = {}
 
-    def execute(self, query: str, parameters: Mapping[str, Any] | None = None) -> psycopg.Cursor[tuple[Any, ...]]:
+    def execute(
+        self, query: str, parameters: Mapping[str, Any] | None = None
+    ) -> psycopg.Cursor[tuple[Any, ...]]:
         return self.connection.execute(query, parameters)
 
     def text(self, template: str) -> str:

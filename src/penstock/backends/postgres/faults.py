@@ -33,10 +33,13 @@ def translate(error: psycopg.Error) -> BackendError:
     state = error.sqlstate or ""
     detail = _text(error)
     if state == "53100":
-        return BackendError(f"PostgreSQL has no disk space left: free some, then try again ({detail})", retryable=True)
+        return BackendError(
+            f"PostgreSQL has no disk space left: free some, then try again ({detail})", retryable=True
+        )
     if state.startswith("53"):
         return BackendError(
-            f"PostgreSQL is out of resources (connections, memory or locks): try again later ({detail})", retryable=True
+            f"PostgreSQL is out of resources (connections, memory or locks): try again later ({detail})",
+            retryable=True,
         )
     if state in ("55P03", "57014"):
         return BackendError(
@@ -48,7 +51,9 @@ def translate(error: psycopg.Error) -> BackendError:
     if state.startswith("28"):
         return BackendError(f"PostgreSQL refuses the login: check user and password ({detail})")
     if state in ("3D000", "3F000", "42P01"):
-        return BackendError(f"the database or its tables are missing: check the url, run penstock migrate ({detail})")
+        return BackendError(
+            f"the database or its tables are missing: check the url, run penstock migrate ({detail})"
+        )
     if state == "42501":
         return BackendError(f"the database user lacks a privilege: grant it ({detail})")
     if state in ("XX001", "XX002", "58030"):

@@ -60,13 +60,17 @@ class Floor(NamedTuple):
             "places": [place for _, place in self.stragglers],
         }
 
-    def risen(self, last: int, snapshot: str) -> Floor:
-        """Return the floor after everything up to `last` that `snapshot` shows was moved."""
-        open_xids = snapshot.rsplit(":", 1)[1]
+    def risen(self, last: int, snapshot: str, own_xid: int) -> Floor:
+        """Return the floor after everything up to `last` that `snapshot` shows was moved.
+
+        Open transactions are those the snapshot lists, and those from its upper end on: that end is the last
+        transaction completed, not the last one begun. Whoever drew an id up to `last` began before `own_xid`.
+        """
+        _, upper, listed = snapshot.split(":")
+        open_xids = listed.split(",") if listed else []
+        open_xids += map(str, range(int(upper), own_xid))
         known = dict(self.stragglers)
-        return Floor(
-            last, tuple((xid, known.get(xid, self.floor)) for xid in open_xids.split(",")) if open_xids else ()
-        )
+        return Floor(last, tuple((xid, known.get(xid, self.floor)) for xid in open_xids))
 
 
 class Journal:
@@ -150,17 +154,19 @@ class Journal:
     def _number_locked(self, connection: BoundedConnection, lock: str) -> tuple[int, Floor]:
         """Take the lock and number one batch; return how many rows (-1 without the lock) and the new floor.
 
-        The sequence is read before the snapshot of the numbering statement is taken: so whoever had drawn an id up to
-        `last_drawn` is finished, and seen or gone, or is among the snapshot's open transactions.
+        The sequence is read before the numbering statement takes its snapshot and its xid: so whoever had drawn an id
+        up to `last_drawn` is finished, and seen or gone, or is open in that snapshot and has a lower xid.
         """
         floor = self._floor
         got, last_drawn = connection.execute(lock).fetchone() or (False, 0)
         if got is False:
             return -1, floor
-        moved, last_id, snapshot = connection.execute(
-            self._number, {"limit": NUMBERED_AT_ONCE, **floor.parameters()}
-        ).fetchone() or (0, 0, "::")
-        return moved, floor.risen(last_id if moved >= NUMBERED_AT_ONCE else last_drawn, snapshot)
+        found = connection.execute(self._number, {"limit": NUMBERED_AT_ONCE, **floor.parameters()}).fetchone()
+        if found is None:
+            return 0, floor
+        moved, last_id, snapshot, xid = found
+        reached = last_id if moved >= NUMBERED_AT_ONCE else last_drawn
+        return moved, floor.risen(reached, snapshot, int(xid))
 
 
 def _entries(rows: list[tuple[Any, ...]]) -> list[JournalEntry]:

@@ -56,7 +56,9 @@ def migrate(url: str, schema: str = "penstock", *, upto: int = LATEST) -> list[i
     """Apply what is missing and return the numbers applied. Each step is one transaction."""
     checked_schema(schema)
     try:
-        with psycopg.connect(url, autocommit=True, prepare_threshold=None, client_encoding="UTF8") as connection:
+        with psycopg.connect(
+            url, autocommit=True, prepare_threshold=None, client_encoding="UTF8"
+        ) as connection:
             return apply(connection, schema, upto=upto)
     except psycopg.Error as error:
         raise faults.translate(error) from error
@@ -128,7 +130,8 @@ def _version(connection: psycopg.Connection[Any], schema: str) -> tuple[int, int
     if known is None or known[0] is None:
         return 0, 0
     row = connection.execute(
-        f'SELECT coalesce(max(number), 0), coalesce(max(oldest_code), 0) FROM "{schema}".migration', prepare=False
+        f'SELECT coalesce(max(number), 0), coalesce(max(oldest_code), 0) FROM "{schema}".migration',
+        prepare=False,
     ).fetchone()
     return (0, 0) if row is None else (row[0], row[1])
 
@@ -136,4 +139,6 @@ def _version(connection: psycopg.Connection[Any], schema: str) -> tuple[int, int
 def _check_encoding(connection: psycopg.Connection[Any]) -> None:
     row = connection.execute("SHOW server_encoding", prepare=False).fetchone()
     if row is not None and row[0] != "UTF8":
-        raise BackendError(f"the database has the encoding {row[0]}; Penstock needs UTF8: create one with that encoding")
+        raise BackendError(
+            f"the database has the encoding {row[0]}; Penstock needs UTF8: create one with that encoding"
+        )

@@ -16,9 +16,7 @@ __all__ = ["commit_status", "count_tagged", "fetch_jobs", "list_jobs"]
 
 _WIDTH: Final = len(COLUMNS)
 _SELECT: Final = (
-    "SELECT {job_columns}, payload.data, result.data, checkpoint.data, "
-    + NOW
-    + " FROM {schema}.job"
+    "SELECT {job_columns}, payload.data, result.data, checkpoint.data, " + NOW + " FROM {schema}.job"
     " LEFT JOIN {schema}.payload ON payload.seq = job.seq"
     " LEFT JOIN {schema}.result ON result.seq = job.seq"
     " LEFT JOIN {schema}.checkpoint ON checkpoint.seq = job.seq "
@@ -32,6 +30,7 @@ _HAS_TAGS: Final = (
 def fetch_jobs(
     connection: BoundedConnection, sql: Statements, ids: Sequence[str]
 ) -> tuple[list[tuple[Row, Blobs]], int]:
+    """Return the jobs that exist, and the server's time."""
     query = sql.text(_SELECT + "WHERE job.id = ANY(%(ids)s::text[])")
     return _jobs(connection, query, {"ids": list(ids)})
 
@@ -46,6 +45,7 @@ def list_jobs(
     after: str | None,
     limit: int,
 ) -> tuple[list[tuple[Row, Blobs]], int]:
+    """Return a page in insertion order, and the server's time."""
     begin = 0
     if after is not None:
         found = connection.execute(

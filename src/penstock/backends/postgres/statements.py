@@ -7,7 +7,7 @@ Larger statements stand in `sql/<name>.sql`. In them `{schema}` is the quoted sc
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 from typing import Final
 
@@ -84,7 +84,7 @@ class Statements:
         return self.text(_read(name), **parts)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _read(name: str) -> str:
     text = resources.files(__package__).joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
     return re.sub(r"^--.*\n", "", text, flags=re.MULTILINE).strip()

@@ -1,10 +1,11 @@
 """Running work in transactions: connections, time, retries, and what became of a commit.
 
-    acquire a connection ── BEGIN, now, xid ── work ── COMMIT ── tell listeners
-          │ lost, busy            │ lost, deadlock      │ lost
-          ▼                       ▼                     ▼
-       try again, until       run it again          ask the server what became of the xid:
-       the time is over       from its start        committed → done, aborted → run it again, no answer → say so
+- No connection, or it breaks before COMMIT is sent: the work is run again from its start, until the time is over.
+- A deadlock or a serialisation failure: the same, after a short pause, a limited number of times.
+- It breaks during COMMIT: the server is asked what became of the transaction's xid. Committed: done. Aborted: run again.
+  No answer: BackendError with `outcome_unknown`.
+
+A transaction never stays open: whatever happens, the connection is idle or closed when it goes back to the pool.
 """
 
 from __future__ import annotations
@@ -112,14 +113,13 @@ class PostgresStore(Store):
         is_long: bool,
     ) -> T:
         """Run the work and commit it, on a connection that is idle; leaves no transaction open."""
-        tx: PostgresTransaction | None = None
         try:
             tx, xid = self._open_transaction(connection, patience)
             tx.is_long = is_long
             result = work(tx)
         except psycopg.Error as error:
             _roll_back(connection)
-            raise self._verdict(error, patience, began=tx is not None) from error
+            raise self._verdict(error, patience) from error
         except BaseException:
             _roll_back(connection)
             raise
@@ -152,7 +152,8 @@ class PostgresStore(Store):
         )
         return tx, xid
 
-    def _verdict(self, error: psycopg.Error, patience: Patience, *, began: bool) -> Exception:
+    @staticmethod
+    def _verdict(error: psycopg.Error, patience: Patience) -> Exception:
         """Return what to raise when a statement failed before the commit."""
         if faults.is_transient(error) or faults.is_disconnect(error):
             return _RunAgainError(error)
@@ -173,7 +174,9 @@ class PostgresStore(Store):
             except psycopg.Error as error:
                 if not faults.is_disconnect(error):
                     _roll_back(connection)
-                    raise (_RunAgainError(error) if faults.is_transient(error) else faults.translate(error)) from error
+                    raise (
+                        _RunAgainError(error) if faults.is_transient(error) else faults.translate(error)
+                    ) from error
                 self._resolve(xid, tx, error)
         except BaseException:
             if ticket is not None:
@@ -195,7 +198,9 @@ class PostgresStore(Store):
         patience = Patience(_RESOLVE_SECONDS, obeys_scope=False)
         while True:
             try:
-                status = self._read_once(lambda connection: reading.commit_status(connection, tx, xid), patience)
+                status = self._read_once(
+                    lambda connection: reading.commit_status(connection, tx, xid), patience
+                )
             except (psycopg.Error, BackendError, QueueClosedError):
                 status = None
             if status == "committed":
@@ -257,7 +262,10 @@ class PostgresStore(Store):
     def stats(self, tags: Sequence[str]) -> JobStats:
         wanted = tuple(tags)
         if len(wanted) > 1:
-            return job_stats(wanted, self.run(lambda connection: reading.count_tagged(connection, self.context.sql, wanted)))
+            return job_stats(
+                wanted,
+                self.run(lambda connection: reading.count_tagged(connection, self.context.sql, wanted)),
+            )
         journal = self.context.journal
         counts, is_long = self.run(lambda connection: journal.stats(connection, wanted[0] if wanted else ""))
         if is_long:

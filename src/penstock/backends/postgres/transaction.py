@@ -36,7 +36,9 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         if not wanted:
             return {}
         self.execute(self.sql["lock_rows"], {"ids": wanted, **self.context.key_locks})
-        found = self.fetch_rows("WHERE job.id = ANY(%(ids)s::text[]) ORDER BY job.seq FOR UPDATE", {"ids": wanted})
+        found = self.fetch_rows(
+            "WHERE job.id = ANY(%(ids)s::text[]) ORDER BY job.seq FOR UPDATE", {"ids": wanted}
+        )
         return {row.id: row for row in found}
 
     def rows_by_seq(self, seqs: Collection[int]) -> dict[int, Row]:
@@ -185,7 +187,13 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
     def place(self, rows: Sequence[Row]) -> None:
         if rows:
             values = [
-                {"seq": row.seq, "gate": row.gate, "ready_at": row.ready_at, "unmet": row.unmet, "fan": row.fan}
+                {
+                    "seq": row.seq,
+                    "gate": row.gate,
+                    "ready_at": row.ready_at,
+                    "unmet": row.unmet,
+                    "fan": row.fan,
+                }
                 for row in rows
             ]
             self.execute(self.sql["place"], {"rows": _encode(values).decode(), "now": self.now})
@@ -207,7 +215,9 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
             return
         seqs = {"seqs": [row.seq for row in rows]}
         for table in ("job", "payload", "result", "checkpoint"):
-            self.execute(self.text("DELETE FROM {schema}.%s WHERE seq = ANY(%%(seqs)s::bigint[])" % table), seqs)
+            self.execute(
+                self.text("DELETE FROM {schema}." + table + " WHERE seq = ANY(%(seqs)s::bigint[])"), seqs
+            )
         tagged = [(tag, row.seq) for row in rows for tag in decode_strings(row.tags)]
         if tagged:
             self.execute(
@@ -246,7 +256,8 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         cleared = [seq for seq, data in results if data is None]
         if cleared:
             self.execute(
-                self.text("DELETE FROM {schema}.result WHERE seq = ANY(%(seqs)s::bigint[])"), {"seqs": cleared}
+                self.text("DELETE FROM {schema}.result WHERE seq = ANY(%(seqs)s::bigint[])"),
+                {"seqs": cleared},
             )
 
     def store_checkpoint(self, seq: int, data: bytes) -> None:

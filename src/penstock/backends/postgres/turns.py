@@ -90,7 +90,8 @@ class TurnsTransaction(CoreTransaction):
 
     def reserve(self, count: int) -> Sequence[int]:
         found = self.execute(
-            self.text("SELECT nextval('{schema}.job_number') FROM generate_series(1, %(count)s)"), {"count": count}
+            self.text("SELECT nextval('{schema}.job_number') FROM generate_series(1, %(count)s)"),
+            {"count": count},
         )
         return [number for (number,) in found]
 
@@ -115,7 +116,9 @@ class TurnsTransaction(CoreTransaction):
 
     def edges_onto(self, seqs: Collection[int]) -> list[Edge]:
         found = self.execute(
-            self.text("SELECT on_seq, job_seq, kind FROM {schema}.edge WHERE on_seq = ANY(%(seqs)s::bigint[])"),
+            self.text(
+                "SELECT on_seq, job_seq, kind FROM {schema}.edge WHERE on_seq = ANY(%(seqs)s::bigint[])"
+            ),
             {"seqs": list(seqs)},
         )
         return [Edge(*values) for values in found]
@@ -123,7 +126,8 @@ class TurnsTransaction(CoreTransaction):
     def drop_edges_onto(self, seqs: Collection[int]) -> None:
         if seqs:
             self.execute(
-                self.text("DELETE FROM {schema}.edge WHERE on_seq = ANY(%(seqs)s::bigint[])"), {"seqs": list(seqs)}
+                self.text("DELETE FROM {schema}.edge WHERE on_seq = ANY(%(seqs)s::bigint[])"),
+                {"seqs": list(seqs)},
             )
 
     def drop_edges_of(self, seqs: Collection[int], kind: str | None = None) -> None:
@@ -153,7 +157,9 @@ class TurnsTransaction(CoreTransaction):
     def owners(self) -> list[Owner]:
         return [
             Owner(*values)
-            for values in self.execute(self.text("SELECT id, host, pid, started, beat_at FROM {schema}.owner"))
+            for values in self.execute(
+                self.text("SELECT id, host, pid, started, beat_at FROM {schema}.owner")
+            )
         ]
 
     def put_owner(self, owner: Owner) -> None:

@@ -27,4 +27,5 @@ numbered AS (
 SELECT
     (SELECT count(*) FROM numbered),
     (SELECT max(id) FROM wanted),
-    pg_current_snapshot()::text
+    pg_current_snapshot()::text,
+    pg_current_xact_id()::text
