@@ -3,7 +3,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from penstock.backends.base import Backend
-from penstock.connection import open_backend
+from penstock.connection import connect, open_backend
 from penstock.errors import (
     BackendError,
     DependencyError,
@@ -20,9 +20,13 @@ from penstock.errors import (
     QueueFullError,
     StaleAttemptError,
 )
+from penstock.events import Event, EventBus, EventKind
+from penstock.flow import Flow, chain, fan_in, fan_out
 from penstock.job import Job, JobState, JobStats, JobStatus, Key, Priority
 from penstock.policy import FailureCategory, PermanentError, RetryPolicy, TemporaryError, Timeouts
+from penstock.queue import Queue
 from penstock.scope import CancelScope, cancel_scope
+from penstock.stream import JobStream
 
 try:
     __version__ = version("penstock")
@@ -34,7 +38,11 @@ __all__ = [
     "BackendError",
     "CancelScope",
     "DependencyError",
+    "Event",
+    "EventBus",
+    "EventKind",
     "FailureCategory",
+    "Flow",
     "InvalidArgumentError",
     "InvalidTransitionError",
     "Job",
@@ -44,12 +52,14 @@ __all__ = [
     "JobState",
     "JobStats",
     "JobStatus",
+    "JobStream",
     "Key",
     "OperationCancelledError",
     "PayloadTooLargeError",
     "PenstockError",
     "PermanentError",
     "Priority",
+    "Queue",
     "QueueBlockedError",
     "QueueClosedError",
     "QueueFullError",
@@ -58,5 +68,9 @@ __all__ = [
     "TemporaryError",
     "Timeouts",
     "cancel_scope",
+    "chain",
+    "connect",
+    "fan_in",
+    "fan_out",
     "open_backend",
 ]

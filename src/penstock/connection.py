@@ -9,13 +9,19 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from penstock.backends.base import Backend
 from penstock.clock import Clock
 from penstock.errors import InvalidArgumentError, shown
+from penstock.queue import Queue
 
-__all__ = ["default_url", "open_backend"]
+__all__ = ["connect", "default_url", "open_backend"]
 
 
 def default_url() -> str:
     """Return `$PENSTOCK_URL`, or the file penstock.db in the working folder."""
     return os.environ.get("PENSTOCK_URL") or "sqlite:///penstock.db"
+
+
+def connect(url: str | None = None, *, clock: Clock | None = None, **options: Any) -> Queue:
+    """Open a queue: `Queue(open_backend(…))`, with the same arguments."""
+    return Queue(open_backend(url, clock=clock, **options))
 
 
 def open_backend(url: str | None = None, *, clock: Clock | None = None, **options: Any) -> Backend:

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -22,7 +22,7 @@ from penstock.backends import _arguments as arguments
 from penstock.backends import _decisions as decisions
 from penstock.backends._liveness import gone_owners, is_this_process, this_process
 from penstock.backends._options import StoreOptions
-from penstock.backends._rows import Row, encode_strings, job_of, micros_of
+from penstock.backends._rows import Row, encode_strings, job_of, micros_of, moment_at
 from penstock.backends._settlement import settle
 from penstock.backends._store import Blobs, Claim, Store, Transaction, tell
 from penstock.backends._submission import Submission
@@ -39,6 +39,7 @@ from penstock.errors import (
 )
 from penstock.job import (
     FINAL,
+    IN_FLIGHT,
     Job,
     JobStats,
     JobStatus,
@@ -75,6 +76,7 @@ class EngineBackend(Backend):
         self._reclaiming = _ClockWatch(enabled=not has_own_clock)
         self._listeners: dict[object, Callable[[Sequence[Change]], None]] = {}
         self._listener_lock = threading.Lock()
+        self.poll_seconds = store.poll_seconds
 
     @property
     def options(self) -> StoreOptions:
@@ -764,6 +766,28 @@ class EngineBackend(Backend):
                     self._store.on_commit = None
 
         return stop
+
+    def now(self) -> datetime:
+        return moment_at(self._store.now())
+
+    def has_foreign_changes(self) -> bool:
+        return self._store.has_foreign_changes()
+
+    def released(self, jobs: Mapping[str, int]) -> dict[str, str]:
+        states = self._store.states(list(jobs)) if jobs else {}
+        gone: dict[str, str] = {}
+        for job_id, attempt in jobs.items():
+            status, current, verb = states.get(job_id, ("", -1, ""))
+            if current != attempt or status not in IN_FLIGHT:
+                gone[job_id] = verb if current == attempt else ""
+        return gone
+
+    def next_due(self) -> float | None:
+        due_at = self._store.next_due_at()
+        return None if due_at is None else max(0.0, (due_at - self._store.now()) / 1_000_000)
+
+    def take_upkeep(self, interval: timedelta) -> bool:
+        return self._store.take_upkeep(micros_of(interval))
 
     def close(self) -> None:
         self._store.close()

@@ -348,7 +348,7 @@ def job_of(row: Row, payload: bytes, result: bytes | None, checkpoint: bytes | N
     status = _STATUS[row.status]
     due_at = row.due_at
     started, ready_at = row.attempt_started_at, row.ready_at
-    attempt_started_at = None if started is None else _moment_at(started)
+    attempt_started_at = None if started is None else moment_at(started)
     unusual = {} if astuple(row)[_FIRST_UNUSUAL:] == _USUAL else _unusual_fields(row)
     if result is not None or checkpoint is not None:
         unusual |= {"result": result, "checkpoint": checkpoint}
@@ -369,11 +369,11 @@ def job_of(row: Row, payload: bytes, result: bytes | None, checkpoint: bytes | N
         attempt=row.attempt,
         assignee_id=row.assignee_id,
         assigned_at=attempt_started_at if row.assigned_at == started else _moment(row.assigned_at),
-        created_at=_moment_at(row.created_at),
-        scheduled_at=_moment_at(ready_at) if ready_at is not None and ready_at <= now else None,
+        created_at=moment_at(row.created_at),
+        scheduled_at=moment_at(ready_at) if ready_at is not None and ready_at <= now else None,
         started_at=attempt_started_at if row.started_at == started else _moment(row.started_at),
         attempt_started_at=attempt_started_at,
-        updated_at=_moment_at(row.updated_at),
+        updated_at=moment_at(row.updated_at),
         **unusual,
     )
 
@@ -418,11 +418,11 @@ def journal_entry(values: tuple[Any, ...]) -> JournalEntry:
 
 
 def _moment(micros: int | None) -> datetime | None:
-    return None if micros is None else _moment_at(micros)
+    return None if micros is None else moment_at(micros)
 
 
 # Jobs of a batch share their moments.
-_moment_at = lru_cache(maxsize=4096)(from_micros)
+moment_at = lru_cache(maxsize=4096)(from_micros)
 
 
 def _micros(moment: datetime | None) -> int | None:

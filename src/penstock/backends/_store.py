@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from penstock.backends._rows import Gate, Row, decode_key, decode_strings, row_of
+from penstock.backends._rows import Gate, Row, decode_key, decode_strings, moment_at, row_of
 from penstock.backends.base import Change
 from penstock.job import Job, JobStats, JobStatus, JournalEntry
 
@@ -268,6 +268,10 @@ class Transaction(ABC):
 
     # -- upkeep -------------------------------------------------------------------------------------------------
 
+    def take_upkeep(self, interval: int) -> bool:  # noqa: ARG002  # a store's
+        """See `Store.take_upkeep`."""
+        return True
+
     @abstractmethod
     def tidy(self) -> None:
         """Fold counters, forget expired idempotency keys: what keeps the store quick."""
@@ -312,6 +316,24 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
+    poll_seconds: float = 0.05
+
+    def has_foreign_changes(self) -> bool:
+        """See `Backend.has_foreign_changes`."""
+        return True
+
+    def states(self, ids: Sequence[str]) -> dict[str, tuple[str, int, str]]:
+        """Return status, attempt and last verb of the jobs that exist."""
+        return {row.id: (row.status, row.attempt, row.verb) for row, _ in self.fetch_jobs(ids)[0]}
+
+    def next_due_at(self) -> int | None:
+        """Return when the next delayed job is due, if the store can tell."""
+        return None
+
+    def take_upkeep(self, interval: int) -> bool:
+        """Note in the store that upkeep is done now, unless it was less than `interval` ago; return whether."""
+        return self.write(lambda tx: tx.take_upkeep(interval))
+
     #: Called with the changes of each commit, in commit order, when set.
     on_commit: Callable[[Sequence[Change]], None] | None = None
 
@@ -340,6 +362,7 @@ def tell(tx: Transaction, rows: Iterable[Row], *, verb: str | None = None) -> No
                 status=JobStatus(row.status),
                 attempt=row.attempt,
                 assignee_id=row.assignee_id,
+                at=moment_at(tx.now),
                 available=row.gate == Gate.READY,
             )
         )

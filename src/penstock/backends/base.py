@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
 
@@ -77,6 +77,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     status: JobStatus
     attempt: int
     assignee_id: str | None
+    at: datetime
     available: bool = False
 
 
@@ -449,6 +450,37 @@ class Backend(ABC):
         It is called after the commit and before the verb returns, must be quick and must not raise. Returns a
         function that ends it.
         """
+
+    # -- for queues that hold jobs -------------------------------------------------------------------------------
+    # What follows has a plain answer here, so that a backend is complete without it, and a quick one in our stores.
+
+    def now(self) -> datetime:
+        """Return the store's time, by which everything is due."""
+        return datetime.now(UTC)
+
+    #: Seconds between two looks for what other processes did.
+    poll_seconds: float = 0.05
+
+    def has_foreign_changes(self) -> bool:
+        """Whether others may have changed the store since the last call; a hint that may be wrong to be true."""
+        return True
+
+    def released(self, jobs: Mapping[str, int]) -> dict[str, str]:
+        """Return those of `{id: attempt}` that are in flight no more at that attempt, with the last verb's name."""
+        found = self.get_jobs(jobs)
+        return {
+            job_id: ""
+            for job_id, attempt in jobs.items()
+            if job_id not in found or found[job_id].attempt != attempt or not found[job_id].status.holds_slot
+        }
+
+    def next_due(self) -> float | None:
+        """Return in how many seconds the next delayed job is due (0 if one is); None if there is none or it is unknown."""
+        return None
+
+    def take_upkeep(self, interval: timedelta) -> bool:  # noqa: ARG002  # ours share the work by a row in the store
+        """Whether it falls to the caller to `maintain` now; true for one caller of the store per interval."""
+        return True
 
     @abstractmethod
     def close(self) -> None:

@@ -128,6 +128,25 @@ class SqliteStore(Store):
         found = self._read(lambda cursor: fetch(cursor, _JOURNAL, (min(after, 2**62), limit)))
         return [journal_entry(values) for values in found]
 
+    poll_seconds = 0.01
+
+    def has_foreign_changes(self) -> bool:
+        return not self._is_memory and self._current_writer().has_foreign_changes()
+
+    def states(self, ids: Sequence[str]) -> dict[str, tuple[str, int, str]]:
+        query = "SELECT id, status, attempt, verb FROM job WHERE id IN (SELECT value FROM json_each(?))"
+        wanted = msgspec.json.encode(ids).decode()
+        found = self._read(lambda cursor: fetch(cursor, query, (wanted,)))
+        return {job_id: (status, attempt, verb) for job_id, status, attempt, verb in found}
+
+    def next_due_at(self) -> int | None:
+        query = "SELECT " + ", ".join(
+            f"(SELECT min(due_at) FROM job INDEXED BY job_delayed WHERE gate = 1 AND priority = {level})"
+            for level in range(5)
+        )
+        (found,) = self._read(lambda cursor: fetch(cursor, query))
+        return min((due_at for due_at in found if due_at is not None), default=None)
+
     def is_blocked(self) -> bool:
         query = "SELECT value FROM setting WHERE name = 'blocked'"
         return bool(self._read(lambda cursor: fetch(cursor, query))[0][0])

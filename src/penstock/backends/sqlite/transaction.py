@@ -459,6 +459,14 @@ class SqliteTransaction(Transaction):
 
     # -- upkeep -------------------------------------------------------------------------------------------------
 
+    def take_upkeep(self, interval: int) -> bool:
+        self.cursor.execute(
+            "INSERT INTO setting (name, value) VALUES ('upkeep_at', ?1)"
+            " ON CONFLICT (name) DO UPDATE SET value = ?1 WHERE value <= ?1 - ?2 OR value > ?1",
+            (self.now, interval),
+        )
+        return self.cursor.connection.changes() > 0
+
     def tidy(self) -> None:
         self.cursor.execute("DELETE FROM idempotency WHERE expires_at <= ?", (self.now,))
         fold_counters(self.cursor)

@@ -24,6 +24,7 @@ import apsw
 
 from penstock.backends._store import Transaction
 from penstock.backends.base import Change
+from penstock.backends.sqlite.connection import fetch
 from penstock.backends.sqlite.faults import translate
 from penstock.backends.sqlite.transaction import SqliteTransaction, fold_counters
 from penstock.backends.sqlite.turns import Turns
@@ -90,6 +91,7 @@ class Writer:
         self._recent = (1, 1)
         self._journaled = 0
         self._closed = False
+        self._foreign_version: int | None = None
         self.on_commit: Callable[[Sequence[Change]], None] | None = None
 
     def run(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
@@ -125,6 +127,25 @@ class Writer:
         if request.error is not None:
             raise request.error
         return request.result  # type: ignore[no-any-return]  # what `work` returned
+
+    def has_foreign_changes(self) -> bool:
+        """Whether others have committed since the last call. SQLite tells by a number that our commits do not change.
+
+        While calls of this process are under way the answer waits for the next look.
+        """
+        with self._mutex:
+            if self._leader is not None or self._closed:
+                return False
+            self._leader = -1
+            self._idle.clear()
+        try:
+            ((version,),) = fetch(self._cursor, "PRAGMA data_version")
+        except apsw.Error:
+            return True
+        finally:
+            self._hand_over()
+        seen, self._foreign_version = self._foreign_version, version
+        return bool(seen != version)
 
     def is_led_here(self) -> bool:
         """Whether this very thread is inside a transaction."""

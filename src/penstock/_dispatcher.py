@@ -1,0 +1,393 @@
+"""One thread per queue that claims jobs for all its streams, and one that keeps its jobs and the store in order.
+
+Streams with the same filter form a group. A group is *dirty* when there may be something for it: a job became takeable,
+a slot became free, a stream opened, another process changed the store. The dispatcher takes the dirty groups, clears the
+mark, and claims for their streams, many claims in one transaction. Whatever happens while it claims marks groups dirty
+again, so no wake-up is lost. A claim that brings less than was asked for has emptied its filter: the rest of that group
+need not ask.
+
+What this process commits is told by the store's listener, exactly. What other processes commit is noticed by a cheap
+look every `poll_seconds`; then all groups are dirty, and held jobs that ended elsewhere give their slots back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from penstock._filters import FilterIndex
+from penstock.backends.base import Backend, Change, ClaimRequest
+from penstock.errors import BackendError, PenstockError, QueueClosedError, ReportErrors
+from penstock.job import IN_FLIGHT, Job, JobStatus
+from penstock.lifecycle import Verb
+from penstock.stream import JobStream
+
+__all__ = ["Dispatcher"]
+
+logger = logging.getLogger("penstock")
+T = TypeVar("T")
+
+STREAMS_PER_CLAIM: Final = 64
+TRIES: Final = 5
+FIRST_PAUSE: Final = 0.05
+BEAT_SECONDS: Final = 5.0
+UPKEEP_SECONDS: Final = 2.0
+LOOK_SECONDS: Final = 1.0  # without any hint, every group is looked at this often
+DUE_LOOK_SECONDS: Final = 0.25
+
+
+class _Group:
+    """Streams with the same filter, in the order in which they are served next."""
+
+    __slots__ = ("key", "streams")
+
+    def __init__(self, key: tuple[frozenset[str], frozenset[str] | None]) -> None:
+        self.key = key
+        self.streams: dict[JobStream, None] = {}
+
+    def hungry(self) -> list[JobStream]:
+        return [stream for stream in self.streams if stream.is_open and stream.free > 0]
+
+    def put_last(self, stream: JobStream) -> None:
+        if stream in self.streams:
+            del self.streams[stream]
+            self.streams[stream] = None
+
+
+class Dispatcher:
+    """Claims for the streams of one queue."""
+
+    def __init__(self, backend: Backend, after_commits: Callable[[], None]) -> None:
+        self._backend = backend
+        self._after_commits = after_commits
+        self.lock = threading.RLock()
+        self._work = threading.Condition(self.lock)
+        self._rest = threading.Condition(self.lock)
+        self._groups: dict[tuple[frozenset[str], frozenset[str] | None], _Group] = {}
+        self._index: FilterIndex[_Group] = FilterIndex()
+        self._dirty: dict[_Group, None] = {}
+        self._holders: dict[str, JobStream] = {}
+        self._early: set[tuple[str, int]] = set()
+        self._claiming = False
+        self._ending: set[JobStream] = set()
+        self._threads: list[threading.Thread] = []
+        self._stop = threading.Event()
+        self._stopping = False
+        self._owner: str | None = None
+        self._unlisten: Callable[[], None] | None = None
+
+    # -- streams ------------------------------------------------------------------------------------------------
+
+    def open(
+        self, assignee_id: str, tags: tuple[str, ...], capacity: int, types: tuple[str, ...] | None
+    ) -> JobStream:
+        """Register a stream and have it served at once."""
+        with self.lock:
+            if self._stopping:
+                raise QueueClosedError
+            stream = JobStream(self, assignee_id, tags, capacity, types)
+            self._start()
+            key = (frozenset(tags), None if types is None else frozenset(types))
+            group = self._groups.get(key)
+            if group is None:
+                group = self._groups[key] = _Group(key)
+                self._index.add(group, *key)
+            group.streams[stream] = None
+            self._mark(group)
+        return stream
+
+    def end(self, stream: JobStream, error: BaseException | None = None) -> None:
+        """Close a stream and give back what its consumer has not taken, before returning."""
+        with self.lock:
+            if not stream.is_open:
+                while stream in self._ending and not self._is_dispatching():
+                    self._rest.wait()
+                return
+            self._ending.add(stream)
+            untaken = stream.shut(error)
+            self._leave(stream)
+            while self._claiming and not self._is_dispatching():
+                self._rest.wait()  # what is being claimed for it now is given back by the dispatcher
+        try:
+            self._give_back(untaken, "the stream was closed before the job was delivered (cancelled)")
+        finally:
+            with self.lock:
+                self._ending.discard(stream)
+                self._rest.notify_all()
+
+    def stop(self) -> None:
+        """Close all streams and end the threads."""
+        with self.lock:
+            self._stopping = True
+            streams = [stream for group in self._groups.values() for stream in group.streams]
+        for stream in streams:
+            self.end(stream)
+        self._stop.set()
+        with self.lock:
+            self._work.notify_all()
+            threads = list(self._threads)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        if self._unlisten is not None:
+            self._unlisten()
+        if self._owner is not None:
+            with contextlib.suppress(PenstockError):
+                self._backend.close_owner(self._owner)
+
+    def _leave(self, stream: JobStream) -> None:
+        key = (frozenset(stream.tags), None if stream.types is None else frozenset(stream.types))
+        group = self._groups.get(key)
+        if group is None:
+            return
+        group.streams.pop(stream, None)
+        for job_id in (*stream.held, *stream.lost):
+            self._holders.pop(job_id, None)
+        if not group.streams:
+            del self._groups[key]
+            self._index.remove(group)
+            self._dirty.pop(group, None)
+
+    def _start(self) -> None:
+        if self._threads:
+            return
+        self._owner = self._backend.open_owner()
+        self._unlisten = self._backend.listen(self._notice)
+        for name, target in (("dispatch", self._dispatch), ("upkeep", self._keep_up)):
+            thread = threading.Thread(target=target, name=f"penstock-{name}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _is_dispatching(self) -> bool:
+        return threading.current_thread() in self._threads
+
+    # -- noticing -----------------------------------------------------------------------------------------------
+
+    def _notice(self, changes: Sequence[Change]) -> None:
+        """Learn from a commit of this process. Called by the store: quick, and never raises."""
+        with self.lock:
+            kinds: dict[tuple[str, tuple[str, ...]], None] = {}
+            for change in changes:
+                if change.available:
+                    kinds[change.type, change.tags] = None
+                if change.from_status in IN_FLIGHT and change.status not in IN_FLIGHT:
+                    self._free(change.job_id, change.attempt, change.verb, change.status)
+            for type_, tags in kinds:
+                for group in self._index.matching(type_, tags):
+                    self._mark(group)
+
+    def restore_lost(self, assignee_id: str | None) -> None:
+        """Give back lost slots of an assignee, or of all."""
+        with self.lock:
+            for group in self._groups.values():
+                for stream in group.streams:
+                    if stream.lost and assignee_id in (None, stream.assignee_id):
+                        for job_id in stream.lost:
+                            self._holders.pop(job_id, None)
+                        stream.lost.clear()
+                        self._mark(group)
+
+    def _free(self, job_id: str, attempt: int, verb: str, status: str) -> None:
+        stream = self._holders.get(job_id)
+        if stream is None:
+            if self._claiming:
+                self._early.add((job_id, attempt))
+            return
+        held = stream.held.pop(job_id, None)
+        if held is None:
+            return
+        if verb == Verb.ACKNOWLEDGE and status == JobStatus.UNKNOWN_STOPPED:
+            stream.lost[job_id] = held
+            return
+        self._holders.pop(job_id, None)
+        key = (frozenset(stream.tags), None if stream.types is None else frozenset(stream.types))
+        group = self._groups.get(key)
+        if group is not None:
+            self._mark(group)
+
+    def _mark(self, group: _Group) -> None:
+        if not self._dirty:
+            self._work.notify_all()
+        self._dirty[group] = None
+
+    def _mark_all(self) -> None:
+        for group in self._groups.values():
+            self._mark(group)
+
+    # -- dispatching --------------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        next_look = time.monotonic() + LOOK_SECONDS
+        next_due_look = 0.0
+        while not self._stop.is_set():
+            with self.lock:
+                if not self._dirty:
+                    self._work.wait(self._backend.poll_seconds)
+                dirty = list(self._dirty)
+            try:
+                if dirty:
+                    self._serve(dirty)
+                    self._after_commits()
+                    continue
+                now = time.monotonic()
+                if now >= next_look or self._has_news():
+                    next_look = now + LOOK_SECONDS
+                    self._look_everywhere()
+                elif now >= next_due_look:
+                    next_due_look = now + self._until_due()
+            except PenstockError as error:
+                self._fail(error)
+            except Exception as error:  # a fault of ours must end the streams, not hang them
+                logger.exception("the dispatcher failed")
+                self._fail(error)
+
+    def _has_news(self) -> bool:
+        return bool(self._groups) and self._backend.has_foreign_changes()
+
+    def _until_due(self) -> float:
+        """Mark all groups if a delayed job is due; return when to ask again."""
+        due = self._backend.next_due() if self._groups else None
+        if due is not None and due <= 0:
+            with self.lock:
+                self._mark_all()
+            return self._backend.poll_seconds
+        return DUE_LOOK_SECONDS if due is None else min(due, DUE_LOOK_SECONDS)
+
+    def _look_everywhere(self) -> None:
+        """Find out what others did: slots freed elsewhere, jobs that became takeable."""
+        with self.lock:
+            held = {
+                job_id: attempt
+                for group in self._groups.values()
+                for stream in group.streams
+                for job_id, attempt in stream.held.items()
+            }
+        gone = self._retry(lambda: self._backend.released(held)) if held else {}
+        with self.lock:
+            for job_id, verb in gone.items():
+                status = JobStatus.UNKNOWN_STOPPED if verb == Verb.ACKNOWLEDGE else JobStatus.COMPLETED
+                self._free(job_id, held[job_id], verb, status)
+            self._mark_all()
+
+    def _serve(self, dirty: list[_Group]) -> None:
+        """Claim for dirty groups until each is full or has found nothing more."""
+        with self.lock:
+            for group in dirty:
+                self._dirty.pop(group, None)
+            self._claiming = True
+        try:
+            width = 1
+            while dirty:
+                round_ = [(group, stream) for group in dirty for stream in group.hungry()[:width]]
+                if not round_:
+                    return
+                emptied: set[_Group] = set()
+                for start in range(0, len(round_), STREAMS_PER_CLAIM):
+                    emptied |= self._claim(round_[start : start + STREAMS_PER_CLAIM])
+                dirty = [group for group in dirty if group not in emptied and group.hungry()]
+                width *= 4
+        finally:
+            with self.lock:
+                self._claiming = False
+                self._early.clear()
+                self._rest.notify_all()
+
+    def _claim(self, wishes: list[tuple[_Group, JobStream]]) -> set[_Group]:
+        """Claim for some streams in one transaction; return the groups for which nothing is left."""
+        with self.lock:
+            requests = [
+                ClaimRequest(
+                    assignee_id=stream.assignee_id,
+                    tags=stream.tags,
+                    limit=max(stream.free, 1),
+                    types=stream.types,
+                    owner=self._owner,
+                )
+                for _, stream in wishes
+            ]
+        found = self._retry(lambda: self._backend.dequeue_jobs_for(requests))
+        emptied: set[_Group] = set()
+        orphans: list[Job] = []
+        with self.lock:
+            for (group, stream), request, jobs in zip(wishes, requests, found, strict=True):
+                if len(jobs) < request.limit:
+                    emptied.add(group)
+                if not stream.is_open:
+                    orphans += jobs
+                    continue
+                for job in jobs:
+                    self._holders[job.id] = stream
+                stream.push(jobs)
+                for job in jobs:
+                    if (job.id, job.attempt) in self._early:  # somebody reported it before we knew we had it
+                        stream.held.pop(job.id, None)
+                        self._holders.pop(job.id, None)
+                group.put_last(stream)
+        self._give_back(orphans, "the stream was closed before the job was delivered (cancelled)")
+        return emptied
+
+    def _give_back(self, jobs: list[Job], message: str) -> None:
+        if not jobs:
+            return
+        try:
+            self._backend.release_jobs(
+                {job.id: message for job in jobs}, attempts={job.id: job.attempt for job in jobs}
+            )
+        except ReportErrors as group:
+            # Cancelled, reported or lost meanwhile: nothing to give back.
+            logger.debug("not given back: %s", group)
+
+    def _retry(self, call: Callable[[], T]) -> T:
+        """Call, and call again a few times while the store says that this may help."""
+        pause = FIRST_PAUSE
+        for _ in range(TRIES - 1):
+            try:
+                return call()
+            except BackendError as error:
+                if not error.retryable or self._stop.wait(pause):
+                    raise
+                pause *= 2
+        return call()
+
+    def _fail(self, error: Exception) -> None:
+        """End all streams with the store's error."""
+        if self._stop.is_set():
+            return
+        with self.lock:
+            streams = [stream for group in self._groups.values() for stream in group.streams]
+        for stream in streams:
+            with contextlib.suppress(PenstockError):
+                self.end(stream, error)
+
+    # -- upkeep -------------------------------------------------------------------------------------------------
+
+    def _keep_up(self) -> None:
+        """Beat for this process, and do the store's upkeep when it is this process's turn."""
+        next_beat = 0.0
+        while not self._stop.wait(min(UPKEEP_SECONDS, self._beat_seconds())):
+            try:
+                if time.monotonic() >= next_beat:
+                    next_beat = time.monotonic() + self._beat_seconds()
+                    self._beat()
+                if self._backend.take_upkeep(timedelta(seconds=UPKEEP_SECONDS)):
+                    self._backend.maintain()
+                    self._after_commits()
+            except QueueClosedError:
+                return
+            except PenstockError as error:
+                logger.warning("upkeep failed and is tried again: %s", error)
+            except Exception:
+                logger.exception("upkeep failed and is tried again")
+
+    def _beat(self) -> None:
+        if self._owner is not None and not self._backend.beat_owner(self._owner):
+            logger.warning("this process was taken for dead and lost its jobs; it goes on under a new name")
+            self._owner = self._backend.open_owner()
+
+    def _beat_seconds(self) -> float:
+        return BEAT_SECONDS

@@ -1,0 +1,59 @@
+"""Which streams want a job: filters by tags and types, found without asking every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+__all__ = ["FilterIndex"]
+
+T = TypeVar("T")
+
+
+class FilterIndex(Generic[T]):
+    """Things registered under a filter, looked up by a job's type and tags.
+
+    A filter with tags is filed under its first tag, one without under its types, one without either under nothing; so
+    a look-up touches the filters that share a tag or a type with the job, however many others there are.
+    """
+
+    def __init__(self) -> None:
+        self._by_tag: dict[str, dict[T, None]] = {}
+        self._by_type: dict[str, dict[T, None]] = {}
+        self._open: dict[T, None] = {}
+        self._filters: dict[T, tuple[frozenset[str], frozenset[str] | None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._filters)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._filters)
+
+    def add(self, item: T, tags: Iterable[str], types: Iterable[str] | None) -> None:
+        wanted = tuple(tags)
+        self._filters[item] = (frozenset(wanted), None if types is None else frozenset(types))
+        for shelf in self._shelves(item):
+            shelf[item] = None
+
+    def remove(self, item: T) -> None:
+        for shelf in self._shelves(item):
+            shelf.pop(item, None)
+        self._filters.pop(item, None)
+
+    def matching(self, type: str, tags: Iterable[str]) -> Iterator[T]:
+        """Yield what was registered under a filter that the job passes."""
+        has = frozenset(tags)
+        shelves = [self._open, self._by_type.get(type, {}), *(self._by_tag.get(tag, {}) for tag in has)]
+        for shelf in shelves:
+            for item in shelf:
+                wanted_tags, wanted_types = self._filters[item]
+                if wanted_tags <= has and (wanted_types is None or type in wanted_types):
+                    yield item
+
+    def _shelves(self, item: T) -> list[dict[T, None]]:
+        tags, types = self._filters.get(item, (frozenset(), frozenset()))
+        if tags:
+            return [self._by_tag.setdefault(min(tags), {})]
+        if types is None:
+            return [self._open]
+        return [self._by_type.setdefault(type_, {}) for type_ in types]

@@ -1,0 +1,132 @@
+"""What happened, told to whoever subscribed: after the commit it reports, in order, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from penstock.errors import InvalidArgumentError, shown
+from penstock.job import Key
+
+__all__ = ["Event", "EventBus", "EventKind"]
+
+
+class EventKind(StrEnum):
+    """What an event tells of."""
+
+    JOB_AVAILABLE = "job_available"
+    JOB_STARTED = "job_started"
+    JOB_COMPLETED = "job_completed"
+    JOB_FAILED = "job_failed"
+    JOB_RETRY = "job_retry"
+    JOB_CANCELLED = "job_cancelled"
+    QUEUE_BLOCKED = "queue_blocked"
+    QUEUE_UNBLOCKED = "queue_unblocked"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened. `job_id`, `type` and `key` are None for events of the queue itself."""
+
+    kind: EventKind
+    at: datetime
+    job_id: str | None = None
+    type: str | None = None
+    key: Key | None = None
+    tags: tuple[str, ...] = ()
+    seq: int | None = None
+
+
+Subscriber = Callable[[Event], object] | Callable[[Event], Awaitable[object]]
+
+
+class EventBus:
+    """Calls subscribers in the order they came. Keeps nothing, repeats nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._subscribers: dict[EventKind, dict[object, Subscriber]] = {}
+
+    def subscribe(self, kind: EventKind, subscriber: Subscriber) -> Callable[[], None]:
+        """Have `subscriber` called with every event of a kind; return a function that ends it, once or often.
+
+        A subscriber may be a coroutine function. Whoever subscribes or ends while an event is being told does not
+        change who is told of that event.
+        """
+        if not callable(subscriber):
+            raise InvalidArgumentError(
+                f"a subscriber must be callable, got {shown(subscriber)}",
+                field="subscriber",
+                value=subscriber,
+            )
+        try:
+            kind = EventKind(kind)
+        except ValueError:
+            raise InvalidArgumentError(
+                f"kind must be one of {', '.join(EventKind)}, got {shown(kind)}", field="kind", value=kind
+            ) from None
+        handle = object()
+        with self._lock:
+            self._subscribers.setdefault(kind, {})[handle] = subscriber
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self._subscribers.get(kind, {}).pop(handle, None)
+
+        return unsubscribe
+
+    def has_subscribers(self) -> bool:
+        """Whether anybody listens to anything."""
+        return any(self._subscribers.values())
+
+    def emit(self, event: Event) -> None:
+        """Tell an event to its subscribers, in order, each to its end.
+
+        Raises:
+            ExceptionGroup: of what subscribers raised, after all of them were called.
+        """
+        with self._lock:
+            subscribers = list(self._subscribers.get(event.kind, {}).values())
+        errors: list[Exception] = []
+        for subscriber in subscribers:
+            try:
+                outcome = subscriber(event)
+                if inspect.isawaitable(outcome):
+                    _run_to_end(outcome)
+            except Exception as error:  # one failing subscriber does not stop the rest
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup(
+                f"{len(errors)} of {len(subscribers)} subscribers to {event.kind} failed", errors
+            )
+
+
+def _run_to_end(awaitable: Awaitable[Any]) -> None:
+    async def wait() -> None:
+        await awaitable
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(wait())
+        return
+    # This thread's own loop is busy running us; the subscriber gets one elsewhere.
+    failures: list[BaseException] = []
+
+    def elsewhere() -> None:
+        try:
+            asyncio.run(wait())
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=elsewhere, name="penstock-subscriber")
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]

@@ -1,0 +1,510 @@
+"""The queue people use: the store's verbs, plus streams, submission with defaults, events, flows and blocking.
+
+Verbs mean what they mean on the `Backend`; those that report return None, because the queue itself keeps track of the
+slots they free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from penstock._dispatcher import Dispatcher
+from penstock._emitter import Emitter
+from penstock._json import encode_json
+from penstock.backends import _arguments as arguments
+from penstock.backends.base import UNSET, Backend, Failure, UnsetType
+from penstock.errors import InvalidArgumentError, PenstockError, QueueClosedError, shown
+from penstock.events import Event, EventBus, EventKind
+from penstock.flow import Flow, flatten
+from penstock.job import Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority
+from penstock.policy import (
+    DEFAULT_RETRY,
+    DEFAULT_TIMEOUTS,
+    FailureCategory,
+    RetryPolicy,
+    Timeouts,
+    duration,
+)
+from penstock.scope import checkpoint
+from penstock.stream import JobStream
+
+__all__ = ["Queue"]
+
+T = TypeVar("T")
+
+DRAIN_LOOK_SECONDS: Final = 0.1
+
+
+class Queue:
+    """A durable queue over a store. Thread-safe. A queue with open streams maintains itself in the background."""
+
+    def __init__(self, backend: Backend) -> None:
+        if not isinstance(backend, Backend):
+            raise InvalidArgumentError(
+                f"backend must be a Backend, got {shown(backend)}", field="backend", value=backend
+            )
+        self.backend = backend
+        self._bus = EventBus()
+        self._emitter = Emitter(backend, self._bus)
+        self._dispatcher = Dispatcher(backend, self._emitter.tell)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._drain_watch: threading.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.backend!r}>"
+
+    @property
+    def events(self) -> EventBus:
+        """What happens to the jobs that go through this queue, as events, after each commit."""
+        self._emitter.attend()
+        return self._bus
+
+    # -- streams ------------------------------------------------------------------------------------------------
+
+    def stream_jobs(
+        self,
+        assignee_id: str,
+        tags: Sequence[str] = (),
+        max_assigned_jobs: int = 1,
+        *,
+        types: Sequence[str] | None = None,
+    ) -> JobStream:
+        """Have jobs pushed to this consumer as they become eligible, up to its capacity.
+
+        Every stream has a capacity of its own, also two streams of one assignee.
+
+        Args:
+            assignee_id: who takes the jobs.
+            tags: only jobs that have all of these.
+            max_assigned_jobs: how many may be with the consumer at a time; each report makes room for another.
+            types: only these types; None is any.
+
+        Raises:
+            InvalidArgumentError: an empty assignee, a capacity below 1, tags that are no strings.
+            QueueClosedError: the queue was closed.
+        """
+        checked = (
+            arguments.assignee(assignee_id),
+            arguments.tags(tags),
+            arguments.limit(max_assigned_jobs, field="max_assigned_jobs"),
+            arguments.types(types),
+        )
+        checkpoint()
+        self._check_open()
+        return self._dispatcher.open(*checked)
+
+    # -- submission ---------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        type: str,
+        payload: object = None,
+        *,
+        tags: Sequence[str] | Mapping[str, str] = (),
+        priority: Priority | int = Priority.NORMAL,
+        key: Key | str | Sequence[str] | None = None,
+        run_at: datetime | None = None,
+        delay: timedelta | float | None = None,
+        after: Sequence[str] = (),
+        after_any: Sequence[str] = (),
+        retry: RetryPolicy | None | UnsetType = UNSET,
+        timeouts: Timeouts | UnsetType = UNSET,
+        idempotency_key: str | None = None,
+        correlation_id: str | None = None,
+        callback_url: str | None = None,
+        parent_id: str | None = None,
+        held: bool = False,
+    ) -> Job:
+        """Store a job with the formal model's defaults and return it as stored.
+
+        Args:
+            type: what to do.
+            payload: bytes as they are; None is empty; anything else becomes JSON.
+            tags: labels; a mapping becomes "key=value" labels.
+            priority: 0 CRITICAL to 4 BULK.
+            key: jobs of one key run one at a time, in order.
+            run_at: not before this moment; or
+            delay: not before this has passed.
+            after: ids of jobs that must complete first.
+            after_any: ids of jobs of which one must end first.
+            retry: three attempts with exponential backoff unless given; None is for ever, at once.
+            timeouts: 30 min of execution, 5 min of silence, 7 days of lifetime unless given.
+            idempotency_key: the same key again (per type, for a day) gives back the job that has it.
+            correlation_id: for tracing.
+            callback_url: called when the job has ended.
+            parent_id: ancestry only.
+            held: claimed only by its id.
+        """
+        request = {
+            "tags": tags, "priority": priority, "key": key, "run_at": run_at, "delay": delay, "after": after,
+            "after_any": after_any, "retry": retry, "timeouts": timeouts, "idempotency_key": idempotency_key,
+            "correlation_id": correlation_id, "callback_url": callback_url, "parent_id": parent_id, "held": held,
+        }  # fmt: skip
+        job = self._requested(type, payload, **request)
+        return self.get_job(self._run(self.backend.enqueue_job, job))
+
+    def submit_many(self, requests: Iterable[Mapping[str, Any]]) -> list[Job]:
+        """Store many jobs, all or none; each request is a mapping of `submit`'s arguments."""
+        jobs = []
+        for request in requests:
+            if not isinstance(request, Mapping) or "type" not in request:
+                raise InvalidArgumentError(
+                    f"a request must be a mapping with a type, got {shown(request)}",
+                    field="requests",
+                    value=request,
+                )
+            try:
+                jobs.append(self._requested(**request))
+            except TypeError as error:
+                raise InvalidArgumentError(
+                    f"a request is wrong: {error}", field="requests", value=request
+                ) from None
+        ids = self._run(self.backend.enqueue_jobs, jobs)
+        found = self.backend.get_jobs(dict.fromkeys(ids))
+        return [found[job_id] for job_id in ids]
+
+    def _requested(
+        self,
+        type: str,
+        payload: object = None,
+        *,
+        tags: Sequence[str] | Mapping[str, str] = (),
+        key: Key | str | Sequence[str] | None = None,
+        run_at: datetime | None = None,
+        delay: timedelta | float | None = None,
+        retry: RetryPolicy | None | UnsetType = UNSET,
+        timeouts: Timeouts | UnsetType = UNSET,
+        **fields: Any,
+    ) -> Job:
+        if delay is not None:
+            if run_at is not None:
+                raise InvalidArgumentError("give run_at or delay, not both", field="delay", value=delay)
+            run_at = self.backend.now() + duration(delay, "delay")
+        if payload is None:
+            data = b""
+        elif isinstance(payload, bytes | bytearray | memoryview):
+            data = bytes(payload)
+        else:
+            data = encode_json(payload)
+        return Job.new(
+            type,
+            data,
+            tags=_labels(tags) if isinstance(tags, Mapping) else tags,
+            key=Key.of(key),
+            run_at=run_at,
+            retry=DEFAULT_RETRY if retry is UNSET else retry,
+            timeouts=DEFAULT_TIMEOUTS if timeouts is UNSET else timeouts,
+            **fields,
+        )
+
+    def enqueue_job(self, job: Job) -> str:
+        """See `Backend.enqueue_job`."""
+        return self._run(self.backend.enqueue_job, job)
+
+    def enqueue_jobs(self, jobs: Iterable[Job]) -> list[str]:
+        """See `Backend.enqueue_jobs`."""
+        return self._run(self.backend.enqueue_jobs, jobs)
+
+    def enqueue_flow(self, flow: Flow) -> list[str]:
+        """Store a tree of jobs in one transaction, children first, and return the ids in that order."""
+        return self._run(self.backend.enqueue_jobs, flatten(flow))
+
+    # -- reports ------------------------------------------------------------------------------------------------
+
+    def complete_job(self, job_id: str, result: bytes | None = None, *, attempt: int | None = None) -> None:
+        """See `Backend.complete_job`."""
+        self._run(self.backend.complete_job, job_id, result, attempt=attempt)
+
+    def complete_jobs(
+        self, results: Mapping[str, bytes | None], *, attempts: Mapping[str, int] | None = None
+    ) -> None:
+        """See `Backend.complete_jobs`."""
+        self._run(self.backend.complete_jobs, results, attempts=attempts)
+
+    def fail_job(
+        self,
+        job_id: str,
+        error_message: str,
+        *,
+        attempt: int | None = None,
+        category: FailureCategory = FailureCategory.TEMPORARY,
+        code: str | None = None,
+        retry_after: timedelta | float | None = None,
+    ) -> None:
+        """See `Backend.fail_job`."""
+        self._run(
+            self.backend.fail_job,
+            job_id,
+            error_message,
+            attempt=attempt,
+            category=category,
+            code=code,
+            retry_after=retry_after,
+        )
+
+    def fail_jobs(
+        self,
+        failures: Mapping[str, str | Failure],
+        *,
+        attempts: Mapping[str, int] | None = None,
+        category: FailureCategory = FailureCategory.TEMPORARY,
+        code: str | None = None,
+        retry_after: timedelta | float | None = None,
+    ) -> None:
+        """See `Backend.fail_jobs`."""
+        self._run(
+            self.backend.fail_jobs,
+            failures,
+            attempts=attempts,
+            category=category,
+            code=code,
+            retry_after=retry_after,
+        )
+
+    def stop_job(self, job_id: str, error_message: str = "", *, attempt: int | None = None) -> None:
+        """See `Backend.stop_job`."""
+        self._run(self.backend.stop_job, job_id, error_message, attempt=attempt)
+
+    def stop_jobs(self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None) -> None:
+        """See `Backend.stop_jobs`."""
+        self._run(self.backend.stop_jobs, messages, attempts=attempts)
+
+    def stop_job_with_retry(self, job_id: str, error_message: str, *, attempt: int | None = None) -> None:
+        """See `Backend.stop_job_with_retry`."""
+        self._run(self.backend.stop_job_with_retry, job_id, error_message, attempt=attempt)
+
+    def stop_jobs_with_retry(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> None:
+        """See `Backend.stop_jobs_with_retry`."""
+        self._run(self.backend.stop_jobs_with_retry, messages, attempts=attempts)
+
+    def mark_job_unknown_stopped(
+        self, job_id: str, error_message: str, *, attempt: int | None = None
+    ) -> None:
+        """See `Backend.mark_job_unknown_stopped`."""
+        self._run(self.backend.mark_job_unknown_stopped, job_id, error_message, attempt=attempt)
+
+    def mark_jobs_unknown_stopped(
+        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
+    ) -> None:
+        """See `Backend.mark_jobs_unknown_stopped`."""
+        self._run(self.backend.mark_jobs_unknown_stopped, messages, attempts=attempts)
+
+    def update_job_status(
+        self,
+        job_id: str,
+        status: JobStatus,
+        result: bytes | None = None,
+        error_message: str = "",
+        *,
+        attempt: int | None = None,
+    ) -> None:
+        """See `Backend.update_job_status`."""
+        self._run(self.backend.update_job_status, job_id, status, result, error_message, attempt=attempt)
+
+    def release_jobs(self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None) -> None:
+        """See `Backend.release_jobs`."""
+        self._run(self.backend.release_jobs, messages, attempts=attempts)
+
+    # -- cancellation and holders -------------------------------------------------------------------------------
+
+    def cancel_jobs(
+        self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()
+    ) -> tuple[list[str], list[str]]:
+        """See `Backend.cancel_jobs`."""
+        return self._run(self.backend.cancel_jobs, tags, job_ids)
+
+    def acknowledge_cancellation(
+        self, job_id: str, was_executing: bool, *, attempt: int | None = None
+    ) -> None:
+        """See `Backend.acknowledge_cancellation`. With `was_executing=False` the stream's slot stays taken."""
+        self._run(self.backend.acknowledge_cancellation, job_id, was_executing, attempt=attempt)
+
+    def acknowledge_cancellations(
+        self, executing: Mapping[str, bool], *, attempts: Mapping[str, int] | None = None
+    ) -> None:
+        """See `Backend.acknowledge_cancellations`."""
+        self._run(self.backend.acknowledge_cancellations, executing, attempts=attempts)
+
+    def mark_worker_unresponsive(self, assignee_id: str) -> None:
+        """See `Backend.mark_worker_unresponsive`. Frees all slots of its streams."""
+        self._run(self.backend.mark_worker_unresponsive, assignee_id)
+        self._dispatcher.restore_lost(assignee_id)
+
+    def reset_running_jobs(self) -> None:
+        """See `Backend.reset_running_jobs`. Frees all slots of all streams."""
+        self._run(self.backend.reset_running_jobs)
+        self._dispatcher.restore_lost(None)
+
+    def heartbeat(self, assignee_id: str, *, jobs: Mapping[str, int] | None = None) -> int:
+        """See `Backend.heartbeat`."""
+        return self._run(self.backend.heartbeat, assignee_id, jobs=jobs)
+
+    def restart_job(self, job_id: str, assignee_id: str) -> Job:
+        """See `Backend.restart_job`."""
+        return self._run(self.backend.restart_job, job_id, assignee_id)
+
+    # -- while running, changing, repeating ---------------------------------------------------------------------
+
+    def save_progress(
+        self, job_id: str, percent: int, description: str | None = None, *, attempt: int | None = None
+    ) -> None:
+        """See `Backend.save_progress`."""
+        self._run(self.backend.save_progress, job_id, percent, description, attempt=attempt)
+
+    def save_checkpoint(self, job_id: str, data: bytes, *, attempt: int | None = None) -> None:
+        """See `Backend.save_checkpoint`."""
+        self._run(self.backend.save_checkpoint, job_id, data, attempt=attempt)
+
+    def update_job(self, job_id: str, **changes: Any) -> None:
+        """See `Backend.update_job`."""
+        self._run(self.backend.update_job, job_id, **changes)
+
+    def redrive_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> list[str]:
+        """See `Backend.redrive_jobs`."""
+        return self._run(self.backend.redrive_jobs, tags, job_ids)
+
+    # -- reading and upkeep -------------------------------------------------------------------------------------
+
+    def get_job(self, job_id: str) -> Job:
+        """See `Backend.get_job`."""
+        return self._run(self.backend.get_job, job_id)
+
+    def get_jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        """See `Backend.get_jobs`."""
+        return self._run(self.backend.get_jobs, job_ids)
+
+    def get_job_stats(self, tags: Sequence[str] = ()) -> JobStats:
+        """See `Backend.get_job_stats`."""
+        return self._run(self.backend.get_job_stats, tags)
+
+    def list_jobs(self, **filters: Any) -> list[Job]:
+        """See `Backend.list_jobs`."""
+        return self._run(self.backend.list_jobs, **filters)
+
+    def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
+        """See `Backend.read_journal`."""
+        return self._run(self.backend.read_journal, after, limit)
+
+    def maintain(self) -> Maintenance:
+        """See `Backend.maintain`."""
+        return self._run(self.backend.maintain)
+
+    def cleanup_expired_jobs(self, ttl: timedelta) -> int:
+        """See `Backend.cleanup_expired_jobs`."""
+        return self._run(self.backend.cleanup_expired_jobs, ttl)
+
+    def delete_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> int:
+        """See `Backend.delete_jobs`."""
+        return self._run(self.backend.delete_jobs, tags, job_ids)
+
+    # -- blocking -----------------------------------------------------------------------------------------------
+
+    def block(self, on_drained: Callable[[], object] | None = None) -> None:
+        """Accept no new jobs, in any process, until `unblock`. Retries and spawned jobs pass.
+
+        Args:
+            on_drained: called once, when nothing waits and nothing runs; at once if that is so already. `unblock`
+                drops it.
+        """
+        self._run(self.backend.set_blocked, True)
+        self._tell_queue_event(EventKind.QUEUE_BLOCKED)
+        if on_drained is not None:
+            self._watch_drain(on_drained)
+
+    def unblock(self) -> None:
+        """Accept new jobs again."""
+        self._drop_drain_watch()
+        self._run(self.backend.set_blocked, False)
+        self._tell_queue_event(EventKind.QUEUE_UNBLOCKED)
+
+    def is_blocked(self) -> bool:
+        """Whether new jobs are refused."""
+        return self._run(self.backend.is_blocked)
+
+    def is_drained(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        stats = self._run(self.backend.get_job_stats)
+        return stats.total_jobs == stats.completed_jobs + stats.stopped_jobs
+
+    def _watch_drain(self, on_drained: Callable[[], object]) -> None:
+        self._drop_drain_watch()
+        if self.is_drained():
+            on_drained()
+            return
+        dropped = self._drain_watch = threading.Event()
+
+        def watch() -> None:
+            while not dropped.wait(DRAIN_LOOK_SECONDS):
+                with contextlib.suppress(PenstockError):
+                    if self.is_drained():
+                        if not dropped.is_set():
+                            dropped.set()
+                            on_drained()
+                        return
+
+        threading.Thread(target=watch, name="penstock-drain", daemon=True).start()
+
+    def _drop_drain_watch(self) -> None:
+        watch, self._drain_watch = self._drain_watch, None
+        if watch is not None:
+            watch.set()
+
+    def _tell_queue_event(self, kind: EventKind) -> None:
+        self._emitter.add(Event(kind=kind, at=self.backend.now()))
+        self._emitter.tell()
+
+    # -- ending -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End all streams, give back what was not taken, close the store. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._drop_drain_watch()
+        try:
+            self._dispatcher.stop()
+        finally:
+            self._emitter.stop()
+            self.backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- shared -------------------------------------------------------------------------------------------------
+
+    def _run(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call a verb of the store and tell what it did."""
+        self._check_open()
+        try:
+            return verb(*args, **kwargs)
+        finally:
+            self._emitter.tell()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise QueueClosedError("the queue is closed; open a new one")
+
+
+def _labels(tags: Mapping[str, str]) -> list[str]:
+    labels = []
+    for name, value in tags.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgumentError(
+                f"tags must map strings to strings, got {shown((name, value))}", field="tags", value=name
+            )
+        labels.append(f"{name.replace(chr(92), chr(92) * 2).replace('=', chr(92) + '=')}={value}")
+    return labels

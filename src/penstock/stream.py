@@ -1,0 +1,201 @@
+"""A stream of jobs pushed to one consumer, up to its capacity.
+
+    with queue.stream_jobs("worker-1", tags=["images"], max_assigned_jobs=10) as stream:
+        for batch in stream:
+            for job in batch:
+                ...
+                queue.complete_job(job.id, attempt=job.attempt)
+
+A stream owns no thread: one dispatcher per queue claims for all of them (`penstock._dispatcher`). What is claimed is held
+here until the consumer takes it; what it has not taken when the stream ends goes back to the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from penstock.job import Job
+from penstock.scope import current_scope
+
+if TYPE_CHECKING:
+    from penstock._dispatcher import Dispatcher
+
+__all__ = ["JobStream"]
+
+
+class JobStream:
+    """The jobs of one consumer. Iterate it, with `for` or `async for`; each step gives a list of jobs.
+
+    Made by `Queue.stream_jobs`. Iteration ends when the stream or its queue is closed, and raises the error if the
+    store failed for good.
+    """
+
+    __slots__ = (
+        "_awaiting",
+        "_buffer",
+        "_changed",
+        "_dispatcher",
+        "_ended",
+        "_error",
+        "_is_open",
+        "assignee_id",
+        "held",
+        "lost",
+        "max_assigned_jobs",
+        "tags",
+        "types",
+    )
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        assignee_id: str,
+        tags: tuple[str, ...],
+        max_assigned_jobs: int,
+        types: tuple[str, ...] | None,
+    ) -> None:
+        self.assignee_id = assignee_id
+        self.tags = tags
+        self.types = types
+        self.max_assigned_jobs = max_assigned_jobs
+        #: Attempts of the jobs that occupy the stream, by id.
+        self.held: dict[str, int] = {}
+        #: Jobs whose cancellation was acknowledged as "not executing": their slots stay taken (see `free`).
+        self.lost: dict[str, int] = {}
+        self._dispatcher = dispatcher
+        self._changed = threading.Condition(dispatcher.lock)
+        self._buffer: list[Job] = []
+        self._awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._is_open = True
+        self._error: BaseException | None = None
+        self._ended = False
+
+    def __repr__(self) -> str:
+        state = "open" if self._is_open else "closed"
+        return f"<JobStream {self.assignee_id!r} {state} {self.free} of {self.max_assigned_jobs} free>"
+
+    @property
+    def free(self) -> int:
+        """How many more jobs the stream can take now.
+
+        A slot is taken from the claim until the job is reported, and stays taken ("lost") after
+        `acknowledge_cancellation(job, was_executing=False)`, until `mark_worker_unresponsive`, `reset_running_jobs` or
+        the stream's end.
+        """
+        return self.max_assigned_jobs - len(self.held) - len(self.lost)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether jobs may still come."""
+        return self._is_open
+
+    # -- consuming ----------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> list[Job]:
+        scope = current_scope()
+        unsubscribe = None if scope is None else scope.subscribe(self._wake)
+        try:
+            with self._changed:
+                while True:
+                    if scope is not None:
+                        scope.check()
+                    batch = self._take()
+                    if batch is not None:
+                        return batch
+                    self._changed.wait(None if scope is None else scope.remaining())
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[Job]:
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._changed:
+                try:
+                    batch = self._take()
+                except StopIteration:
+                    raise StopAsyncIteration from None
+                if batch is not None:
+                    return batch
+                waiter: asyncio.Future[None] = loop.create_future()
+                entry = (loop, waiter)
+                self._awaiting.append(entry)
+            try:
+                await waiter
+            finally:
+                with self._changed:
+                    if entry in self._awaiting:
+                        self._awaiting.remove(entry)
+
+    def _take(self) -> list[Job] | None:
+        """Return all that is buffered, None if nothing is yet; raise at the end. Called with the lock held."""
+        if self._buffer and self._is_open:
+            batch, self._buffer = self._buffer, []
+            return batch
+        if self._is_open:
+            return None
+        if self._error is not None and not self._ended:
+            self._ended = True
+            raise self._error
+        raise StopIteration
+
+    # -- ending -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End the stream, from any thread, once or often. Jobs not taken are back in the store when this returns.
+
+        Jobs that the consumer has taken stay with it: it may still report them.
+        """
+        self._dispatcher.end(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- for the dispatcher, with its lock held -----------------------------------------------------------------
+
+    def push(self, jobs: list[Job]) -> None:
+        """Count jobs as held and hand them to the consumer."""
+        for job in jobs:
+            self.held[job.id] = job.attempt
+        self._buffer += jobs
+        self.wake()
+
+    def shut(self, error: BaseException | None) -> list[Job]:
+        """Let nothing more in or out; return what the consumer has not taken."""
+        self._is_open = False
+        self._error = error
+        untaken, self._buffer = self._buffer, []
+        for job in untaken:
+            self.held.pop(job.id, None)
+        self.wake()
+        return untaken
+
+    def wake(self) -> None:
+        """Let whoever waits look again."""
+        self._changed.notify_all()
+        awaiting, self._awaiting = self._awaiting, []
+        for loop, waiter in awaiting:
+            loop.call_soon_threadsafe(_resolve, waiter)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self.wake()
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
