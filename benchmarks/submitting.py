@@ -23,7 +23,7 @@ def one_client(target: Target, settings: Settings) -> Iterator[Result]:
     """W1: one client, one job a call, committed at return."""
     with target.pair() as pair:
         rounds = alternate(
-            settings.rounds, [_ours_single(pair), _raw_single(pair)], settings.progress("W1", settings.rounds)
+            settings.rounds, [ours_single(pair), _raw_single(pair)], settings.progress("W1", settings.rounds)
         )
     yield Result(
         "W1", target.name, rounds, against="raw single", goal=Goal(0.85 if target.name == "postgres" else 0.9)
@@ -47,7 +47,7 @@ def _eight_threads(
     with disk, target.pair() as pair:
         found = alternate(
             settings.rounds,
-            [_ours_shared(pair), _raw_single(pair), _raw_shared(pair)],
+            [ours_shared(pair), _raw_single(pair), _raw_shared(pair)],
             settings.progress(name, settings.rounds),
         )
     to_single = [(ours, single) for ours, single, _ in found]
@@ -73,7 +73,7 @@ def bulk(target: Target, settings: Settings) -> Iterator[Result]:
         items = make_items(number)
         chunks = [items[start : start + CHUNK] for start in range(0, number, CHUNK)]
         with target.pair() as pair:
-            sides = [_ours_bulk(pair, chunks), _raw_bulk(pair, chunks)]
+            sides = [ours_bulk(pair, chunks), _raw_bulk(pair, chunks)]
             rounds += alternate(1, sides if turn % 2 else sides[::-1], lambda: None)
         if not turn % 2:
             rounds[-1] = rounds[-1][::-1]
@@ -81,7 +81,7 @@ def bulk(target: Target, settings: Settings) -> Iterator[Result]:
     yield Result("W2", target.name, rounds, against="raw bulk with journal", goal=Goal(0.6))
 
 
-def _ours_single(pair: Pair) -> Callable[[], float]:
+def ours_single(pair: Pair) -> Callable[[], float]:
     enqueue = pair.backend.enqueue_job
 
     def measure() -> float:
@@ -101,7 +101,7 @@ def _raw_single(pair: Pair) -> Callable[[], float]:
     return measure
 
 
-def _ours_shared(pair: Pair) -> Callable[[], float]:
+def ours_shared(pair: Pair) -> Callable[[], float]:
     def submit(item: Item) -> None:
         pair.backend.enqueue_job(job_of(item))
 
@@ -124,7 +124,7 @@ def _raw_shared(pair: Pair) -> Callable[[], float]:
     return measure
 
 
-def _ours_bulk(pair: Pair, chunks: Sequence[Sequence[Item]]) -> Callable[[], float]:
+def ours_bulk(pair: Pair, chunks: Sequence[Sequence[Item]]) -> Callable[[], float]:
     def run() -> None:
         for chunk in chunks:
             pair.backend.enqueue_jobs([job_of(item) for item in chunk])
