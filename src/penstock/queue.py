@@ -113,7 +113,7 @@ class Queue:
         delay: timedelta | float | None = None,
         after: Sequence[str] = (),
         after_any: Sequence[str] = (),
-        retry: RetryPolicy | None | UnsetType = UNSET,
+        retry: RetryPolicy | UnsetType | None = UNSET,
         timeouts: Timeouts | UnsetType = UNSET,
         idempotency_key: str | None = None,
         correlation_id: str | None = None,
@@ -141,12 +141,24 @@ class Queue:
             parent_id: ancestry only.
             held: claimed only by its id.
         """
-        request = {
-            "tags": tags, "priority": priority, "key": key, "run_at": run_at, "delay": delay, "after": after,
-            "after_any": after_any, "retry": retry, "timeouts": timeouts, "idempotency_key": idempotency_key,
-            "correlation_id": correlation_id, "callback_url": callback_url, "parent_id": parent_id, "held": held,
-        }  # fmt: skip
-        job = self._requested(type, payload, **request)
+        job = self._requested(
+            type,
+            payload,
+            tags=tags,
+            key=key,
+            run_at=run_at,
+            delay=delay,
+            retry=retry,
+            timeouts=timeouts,
+            priority=priority,
+            after=after,
+            after_any=after_any,
+            idempotency_key=idempotency_key,
+            correlation_id=correlation_id,
+            callback_url=callback_url,
+            parent_id=parent_id,
+            held=held,
+        )
         return self.get_job(self._run(self.backend.enqueue_job, job))
 
     def submit_many(self, requests: Iterable[Mapping[str, Any]]) -> list[Job]:
@@ -178,7 +190,7 @@ class Queue:
         key: Key | str | Sequence[str] | None = None,
         run_at: datetime | None = None,
         delay: timedelta | float | None = None,
-        retry: RetryPolicy | None | UnsetType = UNSET,
+        retry: RetryPolicy | UnsetType | None = UNSET,
         timeouts: Timeouts | UnsetType = UNSET,
         **fields: Any,
     ) -> Job:

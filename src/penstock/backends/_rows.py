@@ -122,6 +122,8 @@ class Row(msgspec.Struct):
             self.closed = 1
             if self.finalized_at is None:
                 self.finalized_at = now
+            if self.ready_at is not None and self.ready_at > now:
+                self.ready_at = None  # it ended before it was due, so it never became ready
         elif self.closed:
             self.closed = 0
             self.finalized_at = None

@@ -21,7 +21,7 @@ from penstock.backends._store import AFTER, AFTER_ANY, Blobs, DuplicateIdError, 
 from penstock.errors import DependencyError, JobExistsError, QueueBlockedError, QueueFullError, shown
 from penstock.job import Job
 
-__all__ = ["Submission"]
+__all__ = ["Submission", "submit_plain"]
 
 CHUNK: Final = 2_000
 
@@ -236,6 +236,17 @@ class Submission:
         except DuplicateIdError as error:
             failed = [(self._seen[taken], taken, "it is already stored") for taken in error.ids]
             raise JobExistsError(error.ids[0], failed) from None
+
+
+def submit_plain(tx: Transaction, job: Job) -> str:
+    """Insert one job of which nothing special is asked: what `Submission` does, without the ceremony."""
+    if tx.is_blocked():
+        raise QueueBlockedError
+    try:
+        tx.insert_plain([job])
+    except DuplicateIdError:
+        raise JobExistsError(job.id, [(0, job.id, "it is already stored")]) from None
+    return job.id
 
 
 def _dependencies_first(jobs: Sequence[Job]) -> list[Job]:

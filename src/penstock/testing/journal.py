@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 import msgspec
 
@@ -206,7 +207,7 @@ def _check_history(history: Sequence[JournalEntry]) -> Iterator[Violation]:
         yield _violation(1, first.job_id, "the history does not begin with enqueue, n = 1", first)
     completed: JournalEntry | None = None
     holder: JournalEntry | None = None
-    for previous, row in zip(history, history[1:], strict=False):
+    for previous, row in pairwise(history):
         yield from _check_step(previous, row)
         if row.verb in _TAKES:
             if holder is not None:

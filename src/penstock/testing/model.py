@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -128,7 +128,7 @@ class ModelBackend(Backend):
 
     def _check_usable(self) -> None:
         if self._is_closed:
-            raise QueueClosedError()
+            raise QueueClosedError
         checkpoint()
 
     def _settle(self, now: datetime) -> None:
@@ -142,9 +142,9 @@ class ModelBackend(Backend):
 
     def _tell_dependents(self, job_id: str, now: datetime) -> None:
         ended = self._rows[job_id].job
-        for row in list(self._rows.values()):
-            if job_id in row.job.after_any and row.waits_for_any:
-                row = self._put(row, waits_for_any=False)
+        for stored in list(self._rows.values()):
+            met = job_id in stored.job.after_any
+            row = self._put(stored, waits_for_any=stored.waits_for_any and not met)
             if job_id not in row.open_after:
                 continue
             if ended.status is _S.COMPLETED:
@@ -249,11 +249,8 @@ class ModelBackend(Backend):
         if target.is_eligible:
             row = self._put(row, due_at=due_at or now, is_delayed=due_at is not None and due_at > now)
         row = self._write(row, verb, now, source=source, **fields)
-        if target.is_eligible:
-            row = self._put(row, ready_at=None)
-        elif target.is_final and row.ready_at is not None and row.ready_at > now:
-            row = self._put(row, ready_at=None)
-        return row
+        was_never_ready = target.is_final and row.ready_at is not None and row.ready_at > now
+        return self._put(row, ready_at=None) if target.is_eligible or was_never_ready else row
 
     def _remove(self, row: _Row, verb: Verb, now: datetime) -> None:
         self._write(row, verb, now, source=row.job.status)
@@ -321,7 +318,7 @@ class ModelBackend(Backend):
 
     def _admit(self, jobs: Sequence[Job]) -> None:
         if self._is_blocked and any(job.parent_id is None for job in jobs):
-            raise QueueBlockedError()
+            raise QueueBlockedError
         limit = self._options.max_pending
         waiting = sum(row.job.status.is_eligible for row in self._rows.values())
         if limit is not None and waiting + len(jobs) > limit:
@@ -392,7 +389,8 @@ class ModelBackend(Backend):
             raise DependencyError(f"{job.id} would be {depth} deep", reason="depth", job_id=job.id)
         job = msgspec.structs.replace(
             job,
-            created_at=job.created_at or now,
+            created_at=_utc(job.created_at or now),
+            run_at=None if job.run_at is None else _utc(job.run_at),
             priority=min([Priority(job.priority), *(row.job.priority for row in dependencies)]),
             payload=bytes(job.payload),
         )
@@ -625,9 +623,12 @@ class ModelBackend(Backend):
     ) -> dict[str, int]:
         reports = {}
         for job_id, given in check.mapping("failures", failures).items():
-            if not isinstance(given, Failure):
-                given = Failure(message=given, category=category, code=code, retry_after=retry_after)
-            reports[job_id] = self._failing(given)
+            plain = not isinstance(given, Failure)
+            reports[job_id] = self._failing(
+                Failure(message=given, category=category, code=code, retry_after=retry_after)
+                if plain
+                else given
+            )
         return self._reports(Verb.FAIL, reports, attempts)
 
     def _ending(self, verb: Verb, target: JobStatus, message: str, *, retried: bool = False) -> Report:
@@ -889,8 +890,8 @@ class ModelBackend(Backend):
         *,
         priority: Priority | int | UnsetType = UNSET,
         tags: Sequence[str] | UnsetType = UNSET,
-        correlation_id: str | None | UnsetType = UNSET,
-        callback_url: str | None | UnsetType = UNSET,
+        correlation_id: str | UnsetType | None = UNSET,
+        callback_url: str | UnsetType | None = UNSET,
     ) -> None:
         check.text("job_id", job_id, check.MAX_ID)
         fields = check.changes(priority, tags, correlation_id, callback_url)
@@ -913,13 +914,13 @@ class ModelBackend(Backend):
         tags, job_ids = check.selection(tags, job_ids)
         dead = {_S.FAILED, _S.DEAD_LETTER}
         with self._transaction() as now:
+            if self._is_blocked:
+                raise QueueBlockedError
             for job_id in job_ids:
                 if self._row(job_id).job.status not in dead:
                     status = self._row(job_id).job.status
                     text = f"job {job_id} cannot be redriven: it is {status}"
                     raise InvalidTransitionError(text, job_id=job_id, status=str(status), verb="redrive")
-            if self._is_blocked:
-                raise QueueBlockedError()
             listed = {job_id: position for position, job_id in enumerate(job_ids)}
             chosen = [row.job for row in self._select(tags, job_ids) if row.job.status in dead]
             chosen.sort(key=lambda job: listed.get(job.id, len(listed)))
@@ -1123,9 +1124,16 @@ class ModelBackend(Backend):
 
         return end
 
+    def now(self) -> datetime:
+        return self._clock.now()
+
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC)
 
 
 def _selection_order(row: _Row) -> tuple[Any, ...]:
@@ -1191,5 +1199,6 @@ def _change(entry: JournalEntry, available: bool) -> Change:
         status=entry.status,
         attempt=entry.attempt,
         assignee_id=entry.assignee_id,
+        at=entry.recorded_at,
         available=available,
     )

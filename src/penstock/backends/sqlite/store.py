@@ -84,10 +84,10 @@ class SqliteStore(Store):
 
     def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
         while True:
-            with contextlib.suppress(
-                WriterRetiredError
-            ):  # a fork came between; the next writer is opened by need
+            try:
                 return self._current_writer().run(work, alone=alone)
+            except WriterRetiredError:
+                continue  # a fork came between; the next writer is opened by need
 
     @property
     def on_commit(self) -> Callable[[Sequence[Change]], None] | None:

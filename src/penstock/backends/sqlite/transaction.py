@@ -28,17 +28,20 @@ from penstock.backends._store import Blobs, Claim, DuplicateIdError, Edge, Owner
 from penstock.backends.base import Change
 from penstock.backends.sqlite.claiming import TAKE, rarest_tag, selection
 from penstock.backends.sqlite.connection import fetch
+from penstock.backends.sqlite.counters import fold_counters
 from penstock.job import Job, JobStatus
 from penstock.lifecycle import Verb
 
-__all__ = ["COLUMN_LIST", "SqliteTransaction", "fold_counters"]
+__all__ = ["COLUMN_LIST", "SqliteTransaction", "SubmissionCache"]
 
 COLUMN_LIST: Final = ", ".join(COLUMNS)
 # OR FAIL: a failed statement is not undone by itself, because whoever meets its error rolls back the whole call. That
 # spares SQLite a journal for each statement, which costs more than the statement.
 _SELECT: Final = f"SELECT {COLUMN_LIST} FROM job"
 _INSERT: Final = f"INSERT OR FAIL INTO job ({COLUMN_LIST}) VALUES ({', '.join('?' * len(COLUMNS))})"
-_LAST_SEQ: Final = "max(ifnull((SELECT max(seq) FROM job), 0), ifnull((SELECT max(job_seq) FROM journal), 0))"
+_SUBMISSION_FACTS: Final = """SELECT
+    (SELECT value FROM setting WHERE name = 'blocked'),
+    max(ifnull((SELECT max(seq) FROM job), 0), ifnull((SELECT max(job_seq) FROM journal), 0))"""
 _INSERT_PAYLOAD: Final = "INSERT INTO payload (seq, data) VALUES (?, ?)"
 # A plain job differs from others in these values alone; constants cost less than parameters.
 _PLAIN_VALUES: Final = {
@@ -110,27 +113,35 @@ _ANY_DUE: Final = "SELECT " + " OR ".join(
     f" WHERE gate = 1 AND priority = {level} AND due_at <= ?1)"
     for level in range(5)
 )
-_FOLD: Final = """INSERT INTO stat (tag, status, jobs, retries)
-SELECT {tag}, status, sum(jobs), sum(retries)
-FROM {source}
-WHERE stat_delta.seq > ?1 AND stat_delta.seq <= ?2
-GROUP BY 1, 2
-ON CONFLICT (tag, status) DO UPDATE SET jobs = jobs + excluded.jobs, retries = retries + excluded.retries"""
 _IN_FLIGHT: Final = "status IN ('running', 'cancelling')"
 _encode = msgspec.json.Encoder().encode
+
+
+class SubmissionCache:
+    """What every submission of one transaction asks for; the calls of a group share it."""
+
+    __slots__ = ("blocked", "last_seq")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget: the transaction ended, or a part of it was undone."""
+        self.blocked = False
+        self.last_seq = -1
 
 
 class SqliteTransaction(Transaction):
     """What one piece of work may do, on the writer's connection."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, *, wants_changes: bool) -> None:
+    def __init__(self, cursor: apsw.Cursor, now: int, cache: SubmissionCache, *, wants_changes: bool) -> None:
         self.cursor = cursor
         self.now = now
+        self._cache = cache
         self.wants_changes = wants_changes
         self.changes: list[Change] = []
         self.journaled = 0
         self._blobs: dict[int, Blobs] = {}  # read along with a claim
-        self._last_seq: int | None = None
 
     # -- finding rows -------------------------------------------------------------------------------------------
 
@@ -236,9 +247,12 @@ class SqliteTransaction(Transaction):
         now = self.now
         first = self.reserve(len(jobs))[0]
         try:
-            self.cursor.executemany(
-                _INSERT_PLAIN, [plain_values(job, seq, now) for seq, job in enumerate(jobs, first)]
-            )
+            if len(jobs) == 1:
+                self.cursor.execute(_INSERT_PLAIN, plain_values(jobs[0], first, now))
+            else:
+                self.cursor.executemany(
+                    _INSERT_PLAIN, [plain_values(job, seq, now) for seq, job in enumerate(jobs, first)]
+                )
         except apsw.ConstraintError:
             raise self._duplicates([job.id for job in jobs], first) from None
         self.journaled += len(jobs)
@@ -292,14 +306,11 @@ class SqliteTransaction(Transaction):
     # -- submission ---------------------------------------------------------------------------------------------
 
     def is_blocked(self) -> bool:
-        # A submission asks for both; one query is quicker than two.
-        ((blocked, self._last_seq),) = fetch(
-            self.cursor, f"SELECT (SELECT value FROM setting WHERE name = 'blocked'), {_LAST_SEQ}"
-        )
-        return bool(blocked)
+        return self._submission_facts().blocked
 
     def set_blocked(self, blocked: bool) -> None:
         self.cursor.execute("UPDATE setting SET value = ? WHERE name = 'blocked'", (int(blocked),))
+        self._cache.clear()
 
     def count_waiting(self) -> int:
         return int(
@@ -337,11 +348,17 @@ class SqliteTransaction(Transaction):
         return self.rows(ids)
 
     def reserve(self, count: int) -> Sequence[int]:
-        last = self._last_seq
-        if last is None:
-            last = int(self._value(f"SELECT {_LAST_SEQ}"))
-        self._last_seq = last + count
-        return range(last + 1, last + 1 + count)
+        facts = self._submission_facts()
+        first = facts.last_seq + 1
+        facts.last_seq += count
+        return range(first, first + count)
+
+    def _submission_facts(self) -> SubmissionCache:
+        cache = self._cache
+        if cache.last_seq < 0:
+            ((blocked, cache.last_seq),) = fetch(self.cursor, _SUBMISSION_FACTS)
+            cache.blocked = bool(blocked)
+        return cache
 
     # -- what waits for what ------------------------------------------------------------------------------------
 
@@ -532,21 +549,6 @@ def fetch_blobs(cursor: apsw.Cursor, seqs: Collection[int]) -> dict[int, Blobs]:
         (_json(seqs),),
     )
     return {seq: Blobs(payload or b"", result, checkpoint) for seq, payload, result, checkpoint in found}
-
-
-def fold_counters(cursor: apsw.Cursor) -> None:
-    """Add what the journal's tail says to the counters."""
-    folded, last = fetch(
-        cursor, "SELECT (SELECT value FROM setting WHERE name = 'folded'), coalesce(max(seq), 0) FROM journal"
-    )[0]
-    if last <= folded:
-        return
-    cursor.execute(_FOLD.format(tag="''", source="stat_delta"), (folded, last))
-    cursor.execute(
-        _FOLD.format(tag="tag.value", source="stat_delta, json_each(stat_delta.tags) AS tag"), (folded, last)
-    )
-    cursor.execute("DELETE FROM stat WHERE jobs = 0 AND retries = 0")
-    cursor.execute("UPDATE setting SET value = ? WHERE name = 'folded'", (last,))
 
 
 def _json(values: Iterable[Any]) -> str:

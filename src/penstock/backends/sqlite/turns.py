@@ -7,8 +7,10 @@ starve for seconds. Here writers queue instead, at two byte locks of a file besi
     write    held by the process that writes
 
 A process takes `wait`, then `write`, then lets go of `wait`. One that has just written finds `wait` taken by somebody
-else and has to queue up like all others. The kernel frees the locks of a process that dies. SQLite's own lock stays the
-truth; this one only decides the order, so a store opened by other means is merely less fair.
+else and has to queue up like all others. Only the one that is next watches closely: it yields for up to a millisecond
+before it sleeps, because a late hand-over would cost as much as a commit. The kernel frees the locks of a process that
+dies. SQLite's own lock stays the truth; this one only decides the order, so a store opened by other means is merely less
+fair.
 
 The locks belong to the process, not to a descriptor, so all stores of a process on one file share one `Turns`.
 """
@@ -16,8 +18,8 @@ The locks belong to the process, not to a descriptor, so all stores of a process
 from __future__ import annotations
 
 import os
-import queue
 import threading
+import time
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -32,6 +34,9 @@ __all__ = ["Turns"]
 
 _WAIT: Final = 0
 _WRITE: Final = 1
+CLOSE_WATCH: Final = 0.001
+SHORTEST_PAUSE: Final = 0.0002
+LONGEST_PAUSE: Final = 0.002
 
 
 class Turns:
@@ -45,7 +50,6 @@ class Turns:
         self._identity = identity
         self._users = 0
         self._mutex = threading.Lock()
-        self._orders: queue.SimpleQueue[_Order | None] | None = None
 
     @classmethod
     def open(cls, path: str) -> Turns | None:
@@ -72,8 +76,6 @@ class Turns:
             self._users -= 1
             if self._users == 0:
                 self._shared.pop(self._identity, None)
-                if self._orders is not None:
-                    self._orders.put(None)
                 os.close(self._descriptor)
 
     @classmethod
@@ -84,11 +86,16 @@ class Turns:
 
     def acquire(self, timeout: float) -> bool:
         """Wait for this process's turn, at most `timeout` seconds; False if it did not come."""
+        deadline = time.monotonic() + timeout
         if not self._mutex.acquire(timeout=timeout):
             return False
         try:
-            if self._try_at_once() or self._order(timeout):
-                return True
+            if self._wait_for(_WAIT, deadline, patience=0.0):
+                try:
+                    if self._wait_for(_WRITE, deadline, patience=CLOSE_WATCH):
+                        return True
+                finally:
+                    self._unlock(_WAIT)
         except BaseException:
             self._mutex.release()
             raise
@@ -99,45 +106,28 @@ class Turns:
         self._unlock(_WRITE)
         self._mutex.release()
 
-    def _try_at_once(self) -> bool:
+    def _wait_for(self, byte: int, deadline: float, *, patience: float) -> bool:
+        """Try for a lock until the deadline: yielding for `patience` seconds, then sleeping longer and longer."""
+        if self._try(byte):
+            return True
+        sleepless_until = time.monotonic() + patience
+        pause = SHORTEST_PAUSE
+        while (now := time.monotonic()) < deadline:
+            if now < sleepless_until:
+                os.sched_yield()
+            else:
+                time.sleep(min(pause, deadline - now))
+                pause = min(pause * 2, LONGEST_PAUSE)
+            if self._try(byte):
+                return True
+        return False
+
+    def _try(self, byte: int) -> bool:
         try:
-            self._lock(_WAIT, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
         except OSError:
             return False
-        try:
-            self._lock(_WRITE, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        finally:
-            self._unlock(_WAIT)
         return True
-
-    def _order(self, timeout: float) -> bool:
-        """Have a thread wait in the kernel's queue, which knows no time limit, and wait for that thread."""
-        if self._orders is None:
-            self._orders = queue.SimpleQueue()
-            threading.Thread(
-                target=self._serve, args=(self._orders,), name="penstock-turns", daemon=True
-            ).start()
-        order = _Order()
-        self._orders.put(order)
-        return order.wait(timeout)
-
-    def _serve(self, orders: queue.SimpleQueue[_Order | None]) -> None:
-        while (order := orders.get()) is not None:
-            if order.is_abandoned():
-                continue
-            try:
-                self._lock(_WAIT, fcntl.LOCK_EX)
-                self._lock(_WRITE, fcntl.LOCK_EX)
-                self._unlock(_WAIT)
-            except OSError:  # closed meanwhile
-                continue
-            if not order.fulfil():
-                self._unlock(_WRITE)
-
-    def _lock(self, byte: int, operation: int) -> None:
-        fcntl.lockf(self._descriptor, operation, 1, byte)
 
     def _unlock(self, byte: int) -> None:
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, byte)
@@ -149,28 +139,3 @@ def _identity(path: str) -> tuple[int, int]:
     except FileNotFoundError:
         return (-1, -1)
     return (about.st_dev, about.st_ino)
-
-
-class _Order:
-    """A wish for a turn that may be given up before it is fulfilled."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._ready = threading.Event()
-        self._abandoned = False
-
-    def wait(self, timeout: float) -> bool:
-        if self._ready.wait(timeout):
-            return True
-        with self._lock:
-            self._abandoned = not self._ready.is_set()
-            return not self._abandoned
-
-    def fulfil(self) -> bool:
-        with self._lock:
-            if not self._abandoned:
-                self._ready.set()
-            return not self._abandoned
-
-    def is_abandoned(self) -> bool:
-        return self._abandoned

@@ -25,8 +25,9 @@ import apsw
 from penstock.backends._store import Transaction
 from penstock.backends.base import Change
 from penstock.backends.sqlite.connection import fetch
+from penstock.backends.sqlite.counters import fold_counters
 from penstock.backends.sqlite.faults import translate
-from penstock.backends.sqlite.transaction import SqliteTransaction, fold_counters
+from penstock.backends.sqlite.transaction import SqliteTransaction, SubmissionCache
 from penstock.backends.sqlite.turns import Turns
 from penstock.errors import BackendError, OperationCancelledError
 from penstock.scope import current_scope
@@ -86,10 +87,10 @@ class Writer:
         self._waiting: deque[_Request] = deque()
         self._arrived = threading.Semaphore(0)
         self._leader: int | None = None
-        self._idle = threading.Event()
-        self._idle.set()
+        self._idle = threading.Condition(self._mutex)
         self._recent = (1, 1)
         self._journaled = 0
+        self._cache = SubmissionCache()
         self._closed = False
         self._foreign_version: int | None = None
         self.on_commit: Callable[[Sequence[Change]], None] | None = None
@@ -105,7 +106,6 @@ class Writer:
                 raise WriterRetiredError
             if self._leader is None:
                 self._leader = -1  # taken; the thread is named when it begins
-                self._idle.clear()
                 leads = True
             elif self._leader == threading.get_ident():
                 raise BackendError(
@@ -137,7 +137,6 @@ class Writer:
             if self._leader is not None or self._closed:
                 return False
             self._leader = -1
-            self._idle.clear()
         try:
             ((version,),) = fetch(self._cursor, "PRAGMA data_version")
         except apsw.Error:
@@ -155,7 +154,8 @@ class Writer:
         """Take no new calls, let those under way finish, close the connection."""
         with self._mutex:
             self._closed = True
-        self._idle.wait()
+            while self._leader is not None:
+                self._idle.wait()
         self._connection.close()
 
     # -- waiting ------------------------------------------------------------------------------------------------
@@ -203,6 +203,7 @@ class Writer:
     def _commit_group(self, group: list[_Request]) -> None:
         first = group[0]
         self._begin()
+        self._cache.clear()
         try:
             transactions = [self._run_first(first)]
             if not first.alone:
@@ -290,12 +291,15 @@ class Writer:
         if not self._connection.in_transaction:
             # SQLite has rolled back everything (disk full, I/O error): nobody in the group has been served.
             raise BackendError(str(request.error), retryable=True)
+        self._cache.clear()
         self._cursor.execute("ROLLBACK TO call")
         self._cursor.execute("RELEASE call")
         return None
 
     def _transaction(self) -> SqliteTransaction:
-        return SqliteTransaction(self._cursor, self._now(), wants_changes=self.on_commit is not None)
+        return SqliteTransaction(
+            self._cursor, self._now(), self._cache, wants_changes=self.on_commit is not None
+        )
 
     def _fail(self, group: list[_Request], error: BaseException) -> None:
         """Tell a group that nothing of it was committed."""
@@ -319,6 +323,7 @@ class Writer:
                 self._leader = -1  # until it has taken over
             else:
                 self._leader = None
-                self._idle.set()
+                if self._closed:
+                    self._idle.notify_all()
         if successor is not None:
             successor.answer()

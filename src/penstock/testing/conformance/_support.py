@@ -13,7 +13,7 @@ import pytest
 from penstock.backends.base import Backend, ClaimRequest
 from penstock.clock import Clock
 from penstock.job import Job, JobStats, JobStatus, JournalEntry
-from penstock.policy import FailureCategory, RetryPolicy
+from penstock.policy import FailureCategory, RetryPolicy, Timeouts
 from penstock.testing.clock import ManualClock
 from penstock.testing.journal import check_invariants
 
@@ -77,9 +77,24 @@ class Snapshot(msgspec.Struct, frozen=True):
     is_blocked: bool
 
 
-def put(backend: Backend, *job_ids: str, type: str = "task", **fields: Any) -> list[str]:
+def a_job(**fields: Any) -> Job:
+    """Return a job; its id is "job" and its type "task" unless given."""
+    return Job(**{"id": "job", "type": "task", **fields})
+
+
+def retry_policy(**fields: Any) -> RetryPolicy:
+    """Return a retry policy; delays may be seconds."""
+    return RetryPolicy(**fields)
+
+
+def time_limits(**seconds: Any) -> Timeouts:
+    """Return timeouts, given in seconds."""
+    return Timeouts(**seconds)
+
+
+def put(backend: Backend, *job_ids: str, **fields: Any) -> list[str]:
     """Enqueue one job per id, one call each, all with the same fields."""
-    return [backend.enqueue_job(Job(id=job_id, type=type, **fields)) for job_id in job_ids]
+    return [backend.enqueue_job(a_job(id=job_id, **fields)) for job_id in job_ids]
 
 
 def claim(backend: Backend, job_id: str, worker: str = WORKER, **options: Any) -> Job:
@@ -222,8 +237,8 @@ PLURAL_VERBS: dict[str, Call] = {
 }
 
 OTHER_VERBS: dict[str, Call] = {
-    "enqueue_job": lambda backend, job_id: backend.enqueue_job(Job(id="another", type="task")),
-    "enqueue_jobs": lambda backend, job_id: backend.enqueue_jobs([Job(id="another", type="task")]),
+    "enqueue_job": lambda backend, job_id: backend.enqueue_job(a_job(id="another")),
+    "enqueue_jobs": lambda backend, job_id: backend.enqueue_jobs([a_job(id="another")]),
     "dequeue_jobs": lambda backend, job_id: backend.dequeue_jobs(WORKER),
     "dequeue_jobs_for": lambda backend, job_id: backend.dequeue_jobs_for([ClaimRequest(assignee_id=WORKER)]),
     "cancel_jobs": lambda backend, job_id: backend.cancel_jobs(job_ids=[job_id]),

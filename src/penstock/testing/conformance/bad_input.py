@@ -9,7 +9,7 @@ import pytest
 
 from penstock.backends.base import Backend
 from penstock.errors import DependencyError, InvalidArgumentError, PenstockError
-from penstock.job import Job, JobStatus, Key
+from penstock.job import JobStatus, Key
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     JOB_VERBS,
@@ -17,6 +17,7 @@ from penstock.testing.conformance._support import (
     WORKER,
     MakeBackend,
     Suite,
+    a_job,
     put,
     put_running,
     refused,
@@ -46,20 +47,20 @@ class BadJobs(Suite):
     ) -> None:
         """NUL and lone surrogates."""
         with refused(backend, InvalidArgumentError) as caught:
-            backend.enqueue_job(Job(**{"id": "job", "type": "t", field: text}))
+            backend.enqueue_job(a_job(**{field: text}))
         assert caught.value.field == field  # type: ignore[attr-defined]
 
     @pytest.mark.parametrize("text", _BROKEN_TEXT, ids=ascii)
     @pytest.mark.parametrize("field", ["tags", "key", "after", "after_any"])
     def test_broken_text_inside_a_sequence_is_refused(self, backend: Backend, field: str, text: str) -> None:
         with unchanged(backend), pytest.raises(InvalidArgumentError):
-            backend.enqueue_job(Job(**{"id": "job", "type": "t", field: [text]}))
+            backend.enqueue_job(a_job(**{field: [text]}))
 
     @pytest.mark.parametrize("value", _NOT_TEXT, ids=repr)
     @pytest.mark.parametrize("field", list(_LIMITS))
     def test_what_is_not_text_is_refused(self, backend: Backend, field: str, value: Any) -> None:
         with refused(backend, InvalidArgumentError):
-            backend.enqueue_job(Job(**{"id": "job", "type": "t", field: value}))
+            backend.enqueue_job(a_job(**{field: value}))
 
     @pytest.mark.parametrize("character", ["x", "漢", "🦆"])
     @pytest.mark.parametrize("field", list(_LIMITS))
@@ -67,19 +68,19 @@ class BadJobs(Suite):
         self, backend: Backend, field: str, character: str
     ) -> None:
         text = character * _LIMITS[field]
-        job_id = backend.enqueue_job(Job(**{"id": "job", "type": "t", field: text}))
+        job_id = backend.enqueue_job(a_job(**{field: text}))
         assert getattr(backend.get_job(job_id), field) == text
 
     @pytest.mark.parametrize("field", list(_LIMITS))
     def test_text_beyond_its_limit_is_refused(self, backend: Backend, field: str) -> None:
         with refused(backend, InvalidArgumentError):
-            backend.enqueue_job(Job(**{"id": "job", "type": "t", field: "x" * (_LIMITS[field] + 1)}))
+            backend.enqueue_job(a_job(**{field: "x" * (_LIMITS[field] + 1)}))
 
     @pytest.mark.parametrize("field", list(_LIMITS))
     def test_empty_text_is_refused(self, backend: Backend, field: str) -> None:
         """Q10."""
         with refused(backend, InvalidArgumentError):
-            backend.enqueue_job(Job(**{"id": "job", "type": "t", field: ""}))
+            backend.enqueue_job(a_job(**{field: ""}))
 
     def test_a_hundred_tags_are_accepted_and_no_more(self, backend: Backend) -> None:
         tags = [f"tag-{number}" for number in range(101)]
@@ -212,7 +213,7 @@ class BadArguments(Suite):
         with refused(backend, InvalidArgumentError):
             PLURAL_VERBS[verb](backend, job_id)
 
-    @pytest.mark.parametrize("attempt", [True, -1, "1", 1.0, b"1"], ids=repr)
+    @pytest.mark.parametrize("attempt", [True, "1", 1.0, b"1"], ids=repr)
     @pytest.mark.parametrize("verb", [*REPORTS, *CANCEL_REPORTS])
     def test_what_is_no_attempt_is_refused(self, backend: Backend, verb: str, attempt: Any) -> None:
         put_running(backend, "job")
@@ -235,7 +236,6 @@ class BadArguments(Suite):
             {"limit": None},
             {"tags": "red"},
             {"tags": b"red"},
-            {"tags": None},
             {"tags": [5]},
             {"tags": [""]},
             {"tags": ["nul\x00"]},
@@ -340,7 +340,6 @@ class BadArguments(Suite):
             {"job_ids": [5]},
             {"job_ids": [""]},
             {"job_ids": ["\ud800"]},
-            {"tags": None, "job_ids": ["job"]},
         ],
         ids=ascii,
     )

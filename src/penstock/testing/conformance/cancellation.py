@@ -185,7 +185,7 @@ class Acknowledging(Suite):
         """Q3, Q44, B11."""
         drive(backend, _S.CANCELLING)
         now = clock.advance(2)
-        assert backend.acknowledge_cancellation("job", executing) is None  # type: ignore[func-returns-value]
+        assert backend.acknowledge_cancellation("job", executing) is None
         job = backend.get_job("job")
         assert (job.status, job.state, job.finalized_at) == (target, JobState.CANCELLED, now)
         assert (job.assignee_id, job.retry_count) == (WORKER, 0)

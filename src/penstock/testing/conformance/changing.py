@@ -10,14 +10,14 @@ import pytest
 
 from penstock.backends.base import Backend
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError
-from penstock.job import Job, JobStatus, Key, Priority
-from penstock.policy import RetryPolicy, Timeouts
+from penstock.job import JobStatus, Key, Priority
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     MISSING,
     STATUSES,
     WORKER,
     Suite,
+    a_job,
     all_jobs,
     claim,
     drive,
@@ -25,7 +25,9 @@ from penstock.testing.conformance._support import (
     put,
     put_running,
     refused,
+    retry_policy,
     rows_of,
+    time_limits,
     unchanged,
     verbs_of,
 )
@@ -115,11 +117,11 @@ class Updating(Suite):
         """G12, C27: transitively, and never lowers."""
         backend.enqueue_jobs(
             [
-                Job(id="first", type="t", priority=Priority.LOW),
-                Job(id="second", type="t", after=("first",), priority=Priority.LOW),
-                Job(id="third", type="t", after=("second",), priority=Priority.BULK),
-                Job(id="urgent", type="t", after=("first",), priority=Priority.CRITICAL),
-                Job(id="any", type="t", after_any=("first",), priority=Priority.BULK),
+                a_job(id="first", type="t", priority=Priority.LOW),
+                a_job(id="second", type="t", after=("first",), priority=Priority.LOW),
+                a_job(id="third", type="t", after=("second",), priority=Priority.BULK),
+                a_job(id="urgent", type="t", after=("first",), priority=Priority.CRITICAL),
+                a_job(id="any", type="t", after_any=("first",), priority=Priority.BULK),
             ]
         )
         backend.update_job("first", priority=Priority.HIGH)
@@ -146,7 +148,6 @@ class Updating(Suite):
             {"priority": "high"},
             {"tags": "red"},
             {"tags": [""]},
-            {"tags": None},
             {"tags": [5]},
             {"correlation_id": ""},
             {"correlation_id": "x" * 513},
@@ -245,8 +246,8 @@ class Redriving(Suite):
             "tags": ("red", "blue"),
             "key": Key("k"),
             "priority": Priority.LOW,
-            "retry": RetryPolicy(max_attempts=1, initial_delay=7),
-            "timeouts": Timeouts(execution=9),
+            "retry": retry_policy(max_attempts=1, initial_delay=7),
+            "timeouts": time_limits(execution=9),
             "correlation_id": "c",
             "callback_url": "https://x.example",
             "parent_id": "somebody",

@@ -10,7 +10,6 @@ import pytest
 from penstock.backends.base import Backend, ClaimRequest
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError
 from penstock.job import Job, JobState, JobStatus, Key, Priority
-from penstock.policy import RetryPolicy
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     MISSING,
@@ -18,6 +17,7 @@ from penstock.testing.conformance._support import (
     STATUSES,
     WORKER,
     Suite,
+    a_job,
     claim,
     drive,
     ids,
@@ -25,6 +25,7 @@ from penstock.testing.conformance._support import (
     put,
     put_running,
     refused,
+    retry_policy,
     unchanged,
 )
 
@@ -138,7 +139,7 @@ class Order(Suite):
     def test_a_batch_keeps_its_order(self, backend: Backend) -> None:
         """C17, G9."""
         names = [f"job-{number * 7 % 30}" for number in range(30)]
-        backend.enqueue_jobs([Job(id=name, type="t") for name in names])
+        backend.enqueue_jobs([a_job(id=name, type="t") for name in names])
         assert ids(backend.dequeue_jobs(WORKER, limit=30)) == names
 
     def test_a_failed_job_goes_behind_what_was_created_before_its_failure(
@@ -235,7 +236,7 @@ class Filters(Suite):
     def test_a_filter_does_not_cost_a_claim_its_fill(self, backend: Backend) -> None:
         """Q9, Q25: 136 jobs with five tags each; the first claim of eight gets eight."""
         tags = ["a", "b", "c", "d", "e"]
-        backend.enqueue_jobs([Job(id=f"job-{number}", type="t", tags=tags) for number in range(136)])
+        backend.enqueue_jobs([a_job(id=f"job-{number}", type="t", tags=tags) for number in range(136)])
         taken: list[Job] = []
         while batch := backend.dequeue_jobs(WORKER, tags, limit=8):
             assert len(batch) == 8
@@ -245,8 +246,8 @@ class Filters(Suite):
     def test_jobs_of_other_tags_do_not_hide_those_asked_for(self, backend: Backend) -> None:
         """Q9, B5."""
         backend.enqueue_jobs(
-            [Job(id=f"other-{n}", type="t", tags=["common"], priority=0) for n in range(300)]
-            + [Job(id="rare", type="t", tags=["common", "rare"], priority=4)]
+            [a_job(id=f"other-{n}", type="t", tags=["common"], priority=0) for n in range(300)]
+            + [a_job(id="rare", type="t", tags=["common", "rare"], priority=4)]
         )
         assert ids(backend.dequeue_jobs(WORKER, ["common", "rare"], limit=10)) == ["rare"]
 
@@ -338,7 +339,7 @@ class Delays(Suite):
 
     def test_many_delayed_jobs_that_are_due_are_all_taken(self, backend: Backend, clock: ManualClock) -> None:
         due = clock.now() + timedelta(seconds=1)
-        backend.enqueue_jobs([Job(id=f"job-{n}", type="t", run_at=due) for n in range(1_200)])
+        backend.enqueue_jobs([a_job(id=f"job-{n}", type="t", run_at=due) for n in range(1_200)])
         clock.advance(1)
         taken: set[str] = set()
         while batch := backend.dequeue_jobs(WORKER, limit=500):
@@ -460,7 +461,7 @@ class ManyClaims(Suite):
             )
 
     def test_backoff_and_delay_hold_for_every_request(self, backend: Backend, clock: ManualClock) -> None:
-        put_running(backend, "job", retry=RetryPolicy(initial_delay=5))
+        put_running(backend, "job", retry=retry_policy(initial_delay=5))
         backend.fail_job("job", "boom")
         assert backend.dequeue_jobs_for([ClaimRequest(assignee_id=WORKER)] * 3) == [[], [], []]
         clock.advance(5)

@@ -6,8 +6,7 @@ import pytest
 
 from penstock.backends.base import Backend
 from penstock.errors import QueueClosedError
-from penstock.job import Job, JobStatus, Key
-from penstock.policy import RetryPolicy, Timeouts
+from penstock.job import JobStatus, Key
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     STATUSES,
@@ -15,12 +14,15 @@ from penstock.testing.conformance._support import (
     WORKER,
     MakeBackend,
     Suite,
+    a_job,
     all_jobs,
     assert_sound,
     claim,
     drive,
     put,
+    retry_policy,
     snapshot,
+    time_limits,
 )
 
 
@@ -70,8 +72,8 @@ class Reopening(Suite):
             backend,
             "waiting",
             after=["running"],
-            retry=RetryPolicy(jitter=0.5),
-            timeouts=Timeouts(lifetime=9),
+            retry=retry_policy(jitter=0.5),
+            timeouts=time_limits(lifetime=9),
         )
         backend.set_blocked(True)
         before = snapshot(backend)
@@ -97,7 +99,7 @@ class Reopening(Suite):
         with make_backend(clock=clock) as third:
             third.reset_running_jobs()
             assert claim(third, "b").attempt == 2
-            third.enqueue_jobs([Job(id="d", type="t", key=Key("k"))])
+            third.enqueue_jobs([a_job(id="d", type="t", key=Key("k"))])
             assert [row.id for row in all_jobs(third)] == ["a", "b", "c", "d"]
             assert_sound(third)
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from penstock.backends.base import Backend
 from penstock.errors import InvalidTransitionError, JobExistsError, StaleAttemptError
-from penstock.job import Job, JobStatus, Key
-from penstock.policy import RetryPolicy
+from penstock.job import JobStatus, Key
 from penstock.testing.conformance._support import (
     WORKER,
     Suite,
+    a_job,
     all_jobs,
     assert_sound,
     claim,
@@ -22,6 +23,7 @@ from penstock.testing.conformance._support import (
     journal,
     put,
     put_running,
+    retry_policy,
 )
 
 THREADS = 8
@@ -39,7 +41,7 @@ def together(*actions: Callable[[], object]) -> list[object]:
         barrier.wait()
         try:
             results[position] = actions[position]()
-        except Exception as error:  # noqa: BLE001  # the test looks at it
+        except Exception as error:  # the test looks at it
             results[position] = error
 
     threads = [threading.Thread(target=run, args=(position,)) for position in range(len(actions))]
@@ -64,7 +66,7 @@ class Concurrency(Suite):
     @pytest.mark.parametrize("limit", [1, 7, 50])
     def test_each_job_is_given_to_exactly_one_worker(self, backend: Backend, limit: int) -> None:
         """Q33, B5, Q52: and no claim exceeds its limit."""
-        backend.enqueue_jobs([Job(id=f"job-{number}", type="t") for number in range(JOBS)])
+        backend.enqueue_jobs([a_job(id=f"job-{number}", type="t") for number in range(JOBS)])
         taken: list[tuple[str, str]] = []
 
         def work(worker: str) -> None:
@@ -73,13 +75,13 @@ class Concurrency(Suite):
                 assert all(job.assignee_id == worker and job.attempt == 1 for job in jobs)
                 taken.extend((job.id, worker) for job in jobs)
 
-        expect_no_errors(together(*(lambda n=n: work(f"w{n}") for n in range(THREADS))))  # type: ignore[misc]
+        expect_no_errors(together(*(partial(work, f"w{n}") for n in range(THREADS))))
         assert sorted(job_id for job_id, _ in taken) == sorted(f"job-{number}" for number in range(JOBS))
         assert {job.id: job.assignee_id for job in all_jobs(backend)} == dict(taken)
 
     def test_the_freed_slots_of_all_threads_add_up(self, backend: Backend) -> None:
         """B2, Q52."""
-        backend.enqueue_jobs([Job(id=f"job-{number}", type="t") for number in range(JOBS)])
+        backend.enqueue_jobs([a_job(id=f"job-{number}", type="t") for number in range(JOBS)])
         freed: Counter[str] = Counter()
         lock = threading.Lock()
 
@@ -93,7 +95,7 @@ class Concurrency(Suite):
                 with lock:
                     freed.update(answer)
 
-        expect_no_errors(together(*(lambda n=n: work(f"w{n}") for n in range(THREADS))))  # type: ignore[misc]
+        expect_no_errors(together(*(partial(work, f"w{n}") for n in range(THREADS))))
         assert freed.total() == JOBS
         assert freed == Counter(str(job.assignee_id) for job in all_jobs(backend))
         assert backend.get_job_stats().completed_jobs == JOBS
@@ -104,9 +106,9 @@ class Concurrency(Suite):
         def add(number: int) -> None:
             for each in range(10):
                 put(backend, f"{number}-{each}", tags=[f"t{number}"])
-            backend.enqueue_jobs([Job(id=f"{number}-batch-{each}", type="t") for each in range(10)])
+            backend.enqueue_jobs([a_job(id=f"{number}-batch-{each}", type="t") for each in range(10)])
 
-        expect_no_errors(together(*(lambda n=n: add(n) for n in range(THREADS))))  # type: ignore[misc]
+        expect_no_errors(together(*(partial(add, n) for n in range(THREADS))))
         assert len(all_jobs(backend)) == THREADS * 20
         assert backend.get_job_stats().pending_jobs == THREADS * 20
         assert all(backend.get_job_stats([f"t{number}"]).total_jobs == 10 for number in range(THREADS))
@@ -119,10 +121,7 @@ class Concurrency(Suite):
     def test_one_idempotency_key_from_many_threads_makes_one_job(self, backend: Backend) -> None:
         """G2, Q52."""
         results = together(
-            *(
-                lambda n=n: put(backend, f"job-{n}", idempotency_key="once")  # type: ignore[misc]
-                for n in range(THREADS)
-            )
+            *(partial(put, backend, f"job-{n}", idempotency_key="once") for n in range(THREADS))
         )
         expect_no_errors(results)
         (job,) = all_jobs(backend)
@@ -143,8 +142,8 @@ class Concurrency(Suite):
             name = f"job-{number}"
             put_running(backend, name)
             completed, cancelled = together(
-                lambda name=name: backend.complete_job(name),  # type: ignore[misc]
-                lambda name=name: backend.cancel_jobs(job_ids=[name]),  # type: ignore[misc]
+                partial(backend.complete_job, name),
+                partial(backend.cancel_jobs, job_ids=[name]),
             )
             assert completed == {WORKER: 1}
             assert cancelled in (([name], []), ([], [name]))
@@ -154,7 +153,7 @@ class Concurrency(Suite):
         """R3, Q52: and they run in the order they came."""
         keys = 5
         backend.enqueue_jobs(
-            [Job(id=f"{n % keys}-{n}", type="t", key=Key(f"k{n % keys}")) for n in range(JOBS // 2)]
+            [a_job(id=f"{n % keys}-{n}", type="t", key=Key(f"k{n % keys}")) for n in range(JOBS // 2)]
         )
         order: list[str] = []
         running: Counter[str] = Counter()
@@ -179,7 +178,7 @@ class Concurrency(Suite):
                 if not jobs and backend.get_job_stats().completed_jobs == JOBS // 2:
                     return
 
-        expect_no_errors(together(*(lambda n=n: work(f"w{n}") for n in range(4))))  # type: ignore[misc]
+        expect_no_errors(together(*(partial(work, f"w{n}") for n in range(4))))
         assert overlaps == []
         assert backend.get_job_stats().completed_jobs == JOBS // 2
         for key in range(keys):
@@ -192,9 +191,7 @@ class Concurrency(Suite):
             names = [f"{number}-{each}" for each in range(4)]
             put_running(backend, *names)
             put(backend, f"{number}-last", after=names)
-            expect_no_errors(
-                together(*(lambda name=name: backend.complete_job(name) for name in names))  # type: ignore[misc]
-            )
+            expect_no_errors(together(*(partial(backend.complete_job, name) for name in names)))
             claim(backend, f"{number}-last")
 
     def test_a_dependent_added_while_its_dependency_ends_is_not_forgotten(self, backend: Backend) -> None:
@@ -204,8 +201,8 @@ class Concurrency(Suite):
             put_running(backend, first)
             expect_no_errors(
                 together(
-                    lambda first=first: backend.complete_job(first),  # type: ignore[misc]
-                    lambda first=first, last=last: put(backend, last, after=[first]),  # type: ignore[misc]
+                    partial(backend.complete_job, first),
+                    partial(put, backend, last, after=[first]),
                 )
             )
             claim(backend, last)
@@ -217,15 +214,15 @@ class Concurrency(Suite):
             put_running(backend, head, key=f"k{number}")
             expect_no_errors(
                 together(
-                    lambda head=head: backend.complete_job(head),  # type: ignore[misc]
-                    lambda follower=follower, n=number: put(backend, follower, key=f"k{n}"),  # type: ignore[misc]
+                    partial(backend.complete_job, head),
+                    partial(put, backend, follower, key=f"k{number}"),
                 )
             )
             claim(backend, follower)
 
     def test_claims_and_losses_keep_the_fence(self, backend: Backend) -> None:
         """Q45, Q49, Q52: an old attempt never finishes a new one."""
-        put(backend, *(f"job-{number}" for number in range(10)), retry=RetryPolicy(max_attempts=1_000))
+        put(backend, *(f"job-{number}" for number in range(10)), retry=retry_policy(max_attempts=1_000))
         accepted: list[tuple[str, int]] = []
 
         def work(worker: str) -> None:
@@ -241,9 +238,7 @@ class Concurrency(Suite):
             for _ in range(25):
                 backend.reset_running_jobs()
 
-        expect_no_errors(
-            together(*(lambda n=n: work(f"w{n}") for n in range(4)), disturb)  # type: ignore[misc]
-        )
+        expect_no_errors(together(*(partial(work, f"w{n}") for n in range(4)), disturb))
         assert len({job_id for job_id, _ in accepted}) == len(accepted)
         for job_id, attempt in accepted:
             job = backend.get_job(job_id)
@@ -278,7 +273,7 @@ class Concurrency(Suite):
 
     def test_two_objects_on_one_store_share_the_work(self, backend: Backend, second_backend: Backend) -> None:
         """Q33, Q52."""
-        backend.enqueue_jobs([Job(id=f"job-{number}", type="t") for number in range(JOBS)])
+        backend.enqueue_jobs([a_job(id=f"job-{number}", type="t") for number in range(JOBS)])
         taken: list[str] = []
 
         def work(store: Backend, worker: str) -> None:
@@ -287,12 +282,7 @@ class Concurrency(Suite):
                 store.complete_jobs(dict.fromkeys(ids(jobs)))
 
         expect_no_errors(
-            together(
-                *(
-                    lambda n=n: work([backend, second_backend][n % 2], f"w{n}")  # type: ignore[misc]
-                    for n in range(4)
-                )
-            )
+            together(*(partial(work, [backend, second_backend][n % 2], f"w{n}") for n in range(4)))
         )
         assert sorted(taken) == sorted(f"job-{number}" for number in range(JOBS))
         assert_sound(second_backend)

@@ -11,13 +11,14 @@ import pytest
 from penstock.backends.base import Backend
 from penstock.errors import DependencyError
 from penstock.job import CANCELLED, Job, JobState, JobStatus, Priority
-from penstock.policy import FailureCategory, RetryPolicy, Timeouts
+from penstock.policy import FailureCategory
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     MISSING,
     STATUSES,
     WORKER,
     Suite,
+    a_job,
     all_jobs,
     claim,
     drive,
@@ -26,6 +27,8 @@ from penstock.testing.conformance._support import (
     put,
     put_running,
     refused,
+    retry_policy,
+    time_limits,
     unchanged,
     verbs_of,
 )
@@ -61,7 +64,7 @@ def finish(backend: Backend, job_id: str, status: JobStatus) -> None:
 def chain_of(length: int) -> list[Job]:
     """Return jobs c0, c1, … of which each waits for the one before."""
     return [
-        Job(id=f"c{number}", type="t", after=(f"c{number - 1}",) if number else ())
+        a_job(id=f"c{number}", type="t", after=(f"c{number - 1}",) if number else ())
         for number in range(length)
     ]
 
@@ -202,7 +205,7 @@ class Propagation(Suite):
     @pytest.mark.parametrize("end", _BAD_ENDS)
     def test_a_dependent_shares_the_fate(self, backend: Backend, clock: ManualClock, end: JobStatus) -> None:
         """G26, C24, C33, C47."""
-        put(backend, "first", retry=RetryPolicy(max_attempts=1))
+        put(backend, "first", retry=retry_policy(max_attempts=1))
         put(backend, "second", after=["first"])
         now = clock.advance(5)
         finish(backend, "first", end)
@@ -214,14 +217,14 @@ class Propagation(Suite):
     @pytest.mark.parametrize("end", _BAD_ENDS)
     def test_a_fate_spreads_through_the_whole_tree(self, backend: Backend, end: JobStatus) -> None:
         """G24, G26, R8."""
-        put(backend, "first", retry=RetryPolicy(max_attempts=1))
+        put(backend, "first", retry=retry_policy(max_attempts=1))
         backend.enqueue_jobs(
             [
-                Job(id="a", type="t", after=("first",)),
-                Job(id="b", type="t", after=("first",)),
-                Job(id="aa", type="t", after=("a",)),
-                Job(id="aaa", type="t", after=("aa", "b")),
-                Job(id="free", type="t"),
+                a_job(id="a", type="t", after=("first",)),
+                a_job(id="b", type="t", after=("first",)),
+                a_job(id="aa", type="t", after=("a",)),
+                a_job(id="aaa", type="t", after=("aa", "b")),
+                a_job(id="free", type="t"),
             ]
         )
         finish(backend, "first", end)
@@ -234,7 +237,7 @@ class Propagation(Suite):
     ) -> None:
         """G25, G26."""
         drive(backend, end, "first")
-        assert backend.enqueue_job(Job(id="second", type="t", after=("first",))) == "second"
+        assert backend.enqueue_job(a_job(id="second", type="t", after=("first",))) == "second"
         job = backend.get_job("second")
         assert (job.status, job.finalized_at) == (fate(end), job.created_at)
         assert verbs_of(backend, "second") == ["enqueue", "propagate"]
@@ -243,7 +246,7 @@ class Propagation(Suite):
         """G26."""
         drive(backend, _S.FAILED, "dead")
         jobs = chain_of(4)
-        jobs[0] = Job(id="c0", type="t", after=("dead",))
+        jobs[0] = a_job(id="c0", type="t", after=("dead",))
         backend.enqueue_jobs(reversed(jobs))
         assert {backend.get_job(f"c{number}").status for number in range(4)} == {_S.FAILED}
 
@@ -269,7 +272,7 @@ class Propagation(Suite):
     def test_cancelling_a_tree_by_tag_reports_every_job_of_it(self, backend: Backend) -> None:
         """Q41, Q43, G26."""
         backend.enqueue_jobs(
-            [Job(id="a", type="t", tags=["x"]), Job(id="b", type="t", tags=["x"], after=("a",))]
+            [a_job(id="a", type="t", tags=["x"]), a_job(id="b", type="t", tags=["x"], after=("a",))]
         )
         cancelled, unknown = backend.cancel_jobs(["x"])
         assert (sorted(cancelled), unknown) == (["a", "b"], [])
@@ -306,11 +309,11 @@ class Propagation(Suite):
     def test_an_end_by_upkeep_spreads_too(self, backend: Backend, clock: ManualClock, how: str) -> None:
         """G16, G26."""
         timeouts = {
-            "lost": Timeouts(visibility=5),
-            "expired": Timeouts(lifetime=5),
-            "timed out": Timeouts(execution=5),
+            "lost": time_limits(visibility=5),
+            "expired": time_limits(lifetime=5),
+            "timed out": time_limits(execution=5),
         }
-        put_running(backend, "first", timeouts=timeouts[how], retry=RetryPolicy(max_attempts=1))
+        put_running(backend, "first", timeouts=timeouts[how], retry=retry_policy(max_attempts=1))
         put(backend, "second", after=["first"])
         clock.advance(15)
         backend.maintain()
@@ -334,7 +337,7 @@ class AfterAny(Suite):
         self, backend: Backend, clock: ManualClock, end: JobStatus
     ) -> None:
         """G24, C33."""
-        put(backend, "a", "b", retry=RetryPolicy(max_attempts=1))
+        put(backend, "a", "b", retry=retry_policy(max_attempts=1))
         put(backend, "last", after_any=["a", "b"])
         assert backend.get_job("last").state is JobState.PENDING
         assert not is_takeable(backend, "last")
@@ -412,9 +415,9 @@ class Inheritance(Suite):
     def test_urgency_is_inherited_along_the_whole_chain(self, backend: Backend) -> None:
         """G12."""
         jobs = [
-            Job(id="c", type="t", after=("b",), priority=Priority.BULK),
-            Job(id="b", type="t", after=("a",), priority=Priority.LOW),
-            Job(id="a", type="t", priority=Priority.HIGH),
+            a_job(id="c", type="t", after=("b",), priority=Priority.BULK),
+            a_job(id="b", type="t", after=("a",), priority=Priority.LOW),
+            a_job(id="a", type="t", priority=Priority.HIGH),
         ]
         backend.enqueue_jobs(jobs)
         assert {backend.get_job(each).priority for each in "abc"} == {Priority.HIGH}
@@ -427,7 +430,7 @@ class Inheritance(Suite):
 
 
 def _cycle(*edges: str) -> list[Job]:
-    return [Job(id=edge[0], type="t", after=tuple(edge[1:])) for edge in edges]
+    return [a_job(id=edge[0], type="t", after=tuple(edge[1:])) for edge in edges]
 
 
 class DependencyLimits(Suite):
@@ -454,8 +457,8 @@ class DependencyLimits(Suite):
             _cycle("ab", "ba"),
             _cycle("ab", "bc", "ca"),
             _cycle("ab", "bcd", "c", "dbc"),
-            [Job(id="a", type="t", after=("b",)), Job(id="b", type="t", after_any=("a",))],
-            [Job(id="a", type="t", after_any=("a",))],
+            [a_job(id="a", type="t", after=("b",)), a_job(id="b", type="t", after_any=("a",))],
+            [a_job(id="a", type="t", after_any=("a",))],
         ],
         ids=["self", "two", "three", "inner", "mixed", "any self"],
     )
@@ -469,7 +472,7 @@ class DependencyLimits(Suite):
     def test_a_long_cycle_is_refused_without_trouble(self, backend: Backend) -> None:
         """G25."""
         jobs = chain_of(3_000)
-        jobs[0] = Job(id="c0", type="t", after=("c2999",))
+        jobs[0] = a_job(id="c0", type="t", after=("c2999",))
         with unchanged(backend), pytest.raises(DependencyError):
             backend.enqueue_jobs(jobs)
 
@@ -497,7 +500,7 @@ class DependencyLimits(Suite):
     def test_a_thousand_dependencies_are_allowed(self, backend: Backend) -> None:
         """G25."""
         names = [f"d{number}" for number in range(1_000)]
-        backend.enqueue_jobs([Job(id=name, type="t") for name in names])
+        backend.enqueue_jobs([a_job(id=name, type="t") for name in names])
         put(backend, "job", after=names)
         assert backend.get_job("job").after == tuple(names)
 
@@ -505,7 +508,7 @@ class DependencyLimits(Suite):
     def test_a_thousand_and_one_are_not(self, backend: Backend, split: int) -> None:
         """G25: both kinds count together."""
         names = [f"d{number}" for number in range(1_001)]
-        backend.enqueue_jobs([Job(id=name, type="t") for name in names])
+        backend.enqueue_jobs([a_job(id=name, type="t") for name in names])
         with refused(backend, DependencyError) as caught:
             put(backend, "job", after=names[:split], after_any=names[split:])
         assert caught.value.reason == "breadth"  # type: ignore[attr-defined]
@@ -544,8 +547,8 @@ class BatchOrder(Suite):
     def test_after_goes_before_after_any(self, backend: Backend) -> None:
         """C48."""
         jobs: list[Any] = [
-            Job(id="a", type="t", after_any=("x", "y"), after=("z",)),
-            *(Job(id=name, type="t") for name in "yxz"),
+            a_job(id="a", type="t", after_any=("x", "y"), after=("z",)),
+            *(a_job(id=name, type="t") for name in "yxz"),
         ]
         backend.enqueue_jobs(jobs)
         assert ids(all_jobs(backend)) == ["z", "x", "y", "a"]
@@ -563,7 +566,7 @@ class BatchOrder(Suite):
         """Q15."""
         put(backend, "taken")
         with unchanged(backend), pytest.raises(Exception, match="taken"):
-            backend.enqueue_jobs([Job(id="a", type="t", after=("taken",)), Job(id="taken", type="t")])
+            backend.enqueue_jobs([a_job(id="a", type="t", after=("taken",)), a_job(id="taken", type="t")])
         finish(backend, "taken", _S.COMPLETED)
         put(backend, "a")
         assert is_takeable(backend, "a")

@@ -10,7 +10,7 @@ import pytest
 from penstock.backends.base import Backend
 from penstock.errors import InvalidArgumentError, StaleAttemptError
 from penstock.job import JobState, JobStatus, Maintenance
-from penstock.policy import FailureCategory, RetryPolicy, Timeouts
+from penstock.policy import FailureCategory
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     AT_ONCE,
@@ -26,11 +26,13 @@ from penstock.testing.conformance._support import (
     put,
     put_running,
     refused,
+    retry_policy,
+    time_limits,
     unchanged,
 )
 
 _S = JobStatus
-_LEASE = Timeouts(visibility=60)
+_LEASE = time_limits(visibility=60)
 
 
 def lose(backend: Backend, how: str) -> None:
@@ -159,13 +161,13 @@ class LostWorkers(Suite):
         self, backend: Backend, how: str
     ) -> None:
         """A loss is counted; the categories of the policy are about reported failures."""
-        put_running(backend, "job", retry=RetryPolicy(retry_on=()))
+        put_running(backend, "job", retry=retry_policy(retry_on=()))
         lose(backend, how)
         assert backend.get_job("job").status is _S.UNKNOWN_RETRY
 
     @_both_ways
     def test_lost_jobs_wait_for_no_backoff(self, backend: Backend, how: str) -> None:
-        put_running(backend, "job", retry=RetryPolicy(initial_delay=3600))
+        put_running(backend, "job", retry=retry_policy(initial_delay=3600))
         lose(backend, how)
         assert is_takeable(backend, "job")
 
@@ -282,7 +284,7 @@ class Leases(Suite):
         assert (job.status, job.finalized_at) == (_S.UNKNOWN_STOPPED, now)
 
     def test_a_lost_lease_counts_against_the_policy(self, backend: Backend, clock: ManualClock) -> None:
-        put_running(backend, "job", timeouts=_LEASE, retry=RetryPolicy(max_attempts=2))
+        put_running(backend, "job", timeouts=_LEASE, retry=retry_policy(max_attempts=2))
         clock.advance(60)
         backend.maintain()
         assert backend.get_job("job").failures == 1

@@ -16,6 +16,7 @@ from penstock.testing.conformance._support import (
     WORKER,
     MakeBackend,
     Suite,
+    a_job,
     all_jobs,
     drive,
     ids,
@@ -27,7 +28,7 @@ from penstock.testing.conformance._support import (
 
 def keyed(job_id: str, key: str = "once", **fields: Any) -> Job:
     """Return a job with an idempotency key."""
-    return Job(id=job_id, idempotency_key=key, **{"type": "task", **fields})
+    return a_job(id=job_id, idempotency_key=key, **{"type": "task", **fields})
 
 
 class Idempotency(Suite):
@@ -134,7 +135,7 @@ class Idempotency(Suite):
     def test_a_batch_may_mix_new_and_known_jobs(self, backend: Backend) -> None:
         """G2, Q14."""
         backend.enqueue_job(keyed("known"))
-        assert backend.enqueue_jobs([Job(id="x", type="t"), keyed("y"), Job(id="z", type="t")]) == [
+        assert backend.enqueue_jobs([a_job(id="x", type="t"), keyed("y"), a_job(id="z", type="t")]) == [
             "x",
             "known",
             "z",
@@ -144,7 +145,7 @@ class Idempotency(Suite):
     def test_waiting_for_a_duplicate_means_waiting_for_the_existing_job(self, backend: Backend) -> None:
         """G2, G25."""
         backend.enqueue_job(keyed("existing"))
-        backend.enqueue_jobs([Job(id="last", type="t", after=("again",)), keyed("again")])
+        backend.enqueue_jobs([a_job(id="last", type="t", after=("again",)), keyed("again")])
         job = backend.get_job("last")
         assert job.after == ("existing",)
         assert ids(backend.dequeue_jobs(WORKER, limit=10)) == ["existing"]
@@ -153,7 +154,7 @@ class Idempotency(Suite):
 
     def test_waiting_for_a_duplicate_inside_the_batch_means_the_first_one(self, backend: Backend) -> None:
         """G2, G25."""
-        backend.enqueue_jobs([keyed("a"), keyed("b"), Job(id="last", type="t", after=("b", "a"))])
+        backend.enqueue_jobs([keyed("a"), keyed("b"), a_job(id="last", type="t", after=("b", "a"))])
         assert backend.get_job("last").after == ("a",)
 
     def test_a_duplicate_is_no_reference_for_a_later_call(self, backend: Backend) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.backends.base import Backend
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError, StaleAttemptError
-from penstock.job import Job, JobStatus, Key, Priority
-from penstock.policy import FailureCategory, RetryPolicy, Timeouts
+from penstock.job import JobStatus, JournalEntry, Key, Priority
+from penstock.policy import FailureCategory, Timeouts
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     AT_ONCE,
@@ -19,6 +19,7 @@ from penstock.testing.conformance._support import (
     STATUSES,
     WORKER,
     Suite,
+    a_job,
     all_jobs,
     claim,
     drive,
@@ -26,7 +27,9 @@ from penstock.testing.conformance._support import (
     put,
     put_running,
     refused,
+    retry_policy,
     rows_of,
+    time_limits,
     verbs_of,
 )
 from penstock.testing.journal import fold_journal
@@ -48,7 +51,7 @@ class Journal(Suite):
             tags=["red"],
             key=Key("k", "1"),
             priority=Priority.HIGH,
-            retry=RetryPolicy(max_attempts=4),
+            retry=retry_policy(max_attempts=4),
             idempotency_key="once",
             after=["a"],
             after_any=["b"],
@@ -117,7 +120,7 @@ class Journal(Suite):
     def test_the_row_that_ends_an_attempt_tells_when_it_was_ready_and_started(
         self, backend: Backend, clock: ManualClock
     ) -> None:
-        put(backend, "job", run_at=clock.now() + timedelta(seconds=10), retry=RetryPolicy(initial_delay=5))
+        put(backend, "job", run_at=clock.now() + timedelta(seconds=10), retry=retry_policy(initial_delay=5))
         due = clock.now() + timedelta(seconds=10)
         started = clock.advance(15)
         claim(backend, "job")
@@ -196,9 +199,9 @@ class Journal(Suite):
     @pytest.mark.parametrize(
         ("timeouts", "verb"),
         [
-            (Timeouts(visibility=1), "lose"),
-            (Timeouts(execution=1), "time_out"),
-            (Timeouts(lifetime=1), "expire"),
+            (time_limits(visibility=1), "lose"),
+            (time_limits(execution=1), "time_out"),
+            (time_limits(lifetime=1), "expire"),
         ],
         ids=["lose", "time_out", "expire"],
     )
@@ -274,31 +277,29 @@ class JournalReading(Suite):
         put(backend, "a")
         for _ in range(3):
             with pytest.raises(Exception, match="a"):
-                backend.enqueue_jobs([Job(id="new", type="t"), Job(id="a", type="t")])
+                backend.enqueue_jobs([a_job(id="new", type="t"), a_job(id="a", type="t")])
         put(backend, "b")
         assert [row.seq for row in backend.read_journal()] == [1, 2]
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 1000])
     def test_pages_join_without_seam(self, backend: Backend, limit: int) -> None:
         put(backend, *"abcdefg")
-        rows = []
+        rows: list[JournalEntry] = []
         while page := backend.read_journal(after=rows[-1].seq if rows else 0, limit=limit):
             assert len(page) <= limit
             rows += page
         assert [row.job_id for row in rows] == list("abcdefg")
 
     def test_a_thousand_rows_are_the_default_page(self, backend: Backend) -> None:
-        backend.enqueue_jobs([Job(id=f"job-{number}", type="t") for number in range(1_100)])
+        backend.enqueue_jobs([a_job(id=f"job-{number}", type="t") for number in range(1_100)])
         assert len(backend.read_journal()) == 1_000
         assert len(backend.read_journal(after=1_000)) == 100
 
     def test_ones_own_commit_is_readable_at_once(self, backend: Backend, second_backend: Backend) -> None:
-        seen = 0
         for number, writer in enumerate([backend, second_backend] * 4):
             put(writer, f"job-{number}")
             for reader in (backend, second_backend):
-                assert [row.job_id for row in reader.read_journal(after=seen)] == [f"job-{number}"]
-            seen += 1
+                assert [row.job_id for row in reader.read_journal(after=number)] == [f"job-{number}"]
 
     def test_the_rows_of_removed_jobs_stay(self, backend: Backend) -> None:
         drive(backend, _S.COMPLETED)

@@ -7,20 +7,23 @@ from datetime import timedelta
 import pytest
 
 from penstock.backends.base import Backend
-from penstock.job import Job, JobState, JobStatus, Key, Priority
-from penstock.policy import FailureCategory, RetryPolicy, Timeouts
+from penstock.job import JobState, JobStatus, Key, Priority
+from penstock.policy import FailureCategory
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     OTHER_WORKER,
     STATUSES,
     WORKER,
     Suite,
+    a_job,
     claim,
     drive,
     ids,
     is_takeable,
     put,
     put_running,
+    retry_policy,
+    time_limits,
 )
 
 _S = JobStatus
@@ -93,7 +96,7 @@ class Keys(Suite):
 
     def test_a_head_that_backs_off_blocks_its_key(self, backend: Backend, clock: ManualClock) -> None:
         """R3, R6."""
-        put_running(backend, "head", key="k", retry=RetryPolicy(initial_delay=60))
+        put_running(backend, "head", key="k", retry=retry_policy(initial_delay=60))
         put(backend, "next", key="k")
         backend.fail_job("head", "boom")
         assert backend.dequeue_jobs(WORKER, limit=10) == []
@@ -139,10 +142,10 @@ class Keys(Suite):
         """R7, R8, C48: children are inserted before their parents."""
         backend.enqueue_jobs(
             [
-                Job(id="root", type="t", key=Key("k"), after=("left", "right")),
-                Job(id="left", type="t", key=Key("k"), after=("leaf",)),
-                Job(id="leaf", type="t", key=Key("k")),
-                Job(id="right", type="t", key=Key("k")),
+                a_job(id="root", type="t", key=Key("k"), after=("left", "right")),
+                a_job(id="left", type="t", key=Key("k"), after=("leaf",)),
+                a_job(id="leaf", type="t", key=Key("k")),
+                a_job(id="right", type="t", key=Key("k")),
             ]
         )
         taken = []
@@ -187,8 +190,8 @@ class Keys(Suite):
     @pytest.mark.parametrize("how", ["expired", "lost"])
     def test_upkeep_moves_the_turn_on(self, backend: Backend, clock: ManualClock, how: str) -> None:
         """R3, G16."""
-        timeouts = Timeouts(lifetime=5) if how == "expired" else Timeouts(visibility=5)
-        put_running(backend, "head", key="k", timeouts=timeouts, retry=RetryPolicy(max_attempts=1))
+        timeouts = time_limits(lifetime=5) if how == "expired" else time_limits(visibility=5)
+        put_running(backend, "head", key="k", timeouts=timeouts, retry=retry_policy(max_attempts=1))
         put(backend, "next", key="k")
         clock.advance(5)
         backend.maintain()
@@ -243,7 +246,7 @@ class Keys(Suite):
         """R2, Q25."""
         backend.enqueue_jobs(
             [
-                Job(id=f"{key}-{number}", type="t", key=Key(f"k{key}"))
+                a_job(id=f"{key}-{number}", type="t", key=Key(f"k{key}"))
                 for number in range(3)
                 for key in range(40)
             ]

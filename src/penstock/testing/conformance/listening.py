@@ -9,12 +9,13 @@ import pytest
 
 from penstock.backends.base import Backend, Change
 from penstock.errors import JobExistsError
-from penstock.job import Job, JobStatus, Key
+from penstock.job import JobStatus, Key
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     MISSING,
     WORKER,
     Suite,
+    a_job,
     claim,
     put,
     put_running,
@@ -61,6 +62,7 @@ class Listening(Suite):
             status=_S.INITIAL_PENDING,
             attempt=0,
             assignee_id=None,
+            at=backend.now(),
             available=True,
         )
         claim(backend, "job")
@@ -126,7 +128,7 @@ class Listening(Suite):
         """Q17."""
         heard: list[int] = []
         backend.listen(lambda changes: heard.append(len(changes)))
-        backend.enqueue_jobs([Job(id=f"job-{number}", type="t") for number in range(50)])
+        backend.enqueue_jobs([a_job(id=f"job-{number}", type="t") for number in range(50)])
         assert sum(heard) == 50
 
     def test_propagation_is_told(self, backend: Backend) -> None:

@@ -10,7 +10,7 @@ import pytest
 from penstock.backends.base import Backend, Retention
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError, StaleAttemptError
 from penstock.job import JobState, JobStatus, Maintenance
-from penstock.policy import FailureCategory, RetryPolicy, Timeouts
+from penstock.policy import FailureCategory, RetryPolicy
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     AT_ONCE,
@@ -27,7 +27,9 @@ from penstock.testing.conformance._support import (
     put,
     put_running,
     refused,
+    retry_policy,
     rows_of,
+    time_limits,
     unchanged,
     verbs_of,
 )
@@ -45,7 +47,7 @@ class Lifetimes(Suite):
         self, backend: Backend, clock: ManualClock, status: JobStatus
     ) -> None:
         """G13, G16, C30: whatever its status, at the very instant."""
-        before = drive(backend, status, timeouts=Timeouts(lifetime=60))
+        before = drive(backend, status, timeouts=time_limits(lifetime=60))
         clock.advance(timedelta(seconds=60, microseconds=-1))
         assert backend.maintain().expired == 0
         now = clock.advance(timedelta(microseconds=1))
@@ -67,14 +69,14 @@ class Lifetimes(Suite):
         self, backend: Backend, clock: ManualClock, status: JobStatus
     ) -> None:
         """C30."""
-        drive(backend, status, timeouts=Timeouts(lifetime=60))
+        drive(backend, status, timeouts=time_limits(lifetime=60))
         clock.advance(61)
         with unchanged(backend):
             assert backend.maintain() == Maintenance()
 
     def test_a_lifetime_counts_from_created_at(self, backend: Backend, clock: ManualClock) -> None:
         """G13."""
-        put(backend, "job", timeouts=Timeouts(lifetime=60), created_at=clock.now() - timedelta(seconds=50))
+        put(backend, "job", timeouts=time_limits(lifetime=60), created_at=clock.now() - timedelta(seconds=50))
         clock.advance(9)
         assert backend.maintain().expired == 0
         clock.advance(1)
@@ -82,7 +84,7 @@ class Lifetimes(Suite):
 
     def test_a_delayed_job_may_expire_before_it_is_due(self, backend: Backend, clock: ManualClock) -> None:
         """G16."""
-        put(backend, "job", timeouts=Timeouts(lifetime=60), run_at=clock.now() + timedelta(days=1))
+        put(backend, "job", timeouts=time_limits(lifetime=60), run_at=clock.now() + timedelta(days=1))
         clock.advance(60)
         assert backend.maintain().expired == 1
 
@@ -90,7 +92,7 @@ class Lifetimes(Suite):
         self, backend: Backend, clock: ManualClock
     ) -> None:
         """G16."""
-        put_running(backend, "job", timeouts=Timeouts(lifetime=60))
+        put_running(backend, "job", timeouts=time_limits(lifetime=60))
         clock.advance(60)
         backend.maintain()
         with refused(backend, StaleAttemptError):
@@ -99,12 +101,12 @@ class Lifetimes(Suite):
 
     def test_a_lifetime_goes_before_everything_else(self, backend: Backend, clock: ManualClock) -> None:
         """The order of upkeep: a job that is expired, lost and late is expired."""
-        put_running(backend, "job", timeouts=Timeouts(execution=1, visibility=1, lifetime=1))
+        put_running(backend, "job", timeouts=time_limits(execution=1, visibility=1, lifetime=1))
         clock.advance(100)
         assert backend.maintain() == Maintenance(expired=1)
 
     def test_without_upkeep_an_expired_job_is_still_there(self, backend: Backend, clock: ManualClock) -> None:
-        put(backend, "job", timeouts=Timeouts(lifetime=60))
+        put(backend, "job", timeouts=time_limits(lifetime=60))
         clock.advance(61)
         assert backend.get_job("job").status is _S.INITIAL_PENDING
 
@@ -116,7 +118,7 @@ class ExecutionTimes(Suite):
         self, backend: Backend, clock: ManualClock
     ) -> None:
         """G14, G21, C29: ten seconds after its time, to let the worker act first."""
-        put_running(backend, "job", timeouts=Timeouts(execution=60), retry=RetryPolicy(initial_delay=5))
+        put_running(backend, "job", timeouts=time_limits(execution=60), retry=retry_policy(initial_delay=5))
         clock.advance(timedelta(seconds=70, microseconds=-1))
         assert backend.maintain().timed_out == 0
         now = clock.advance(timedelta(microseconds=1))
@@ -132,7 +134,7 @@ class ExecutionTimes(Suite):
 
     def test_each_attempt_has_its_own_time(self, backend: Backend, clock: ManualClock) -> None:
         """G14."""
-        put_running(backend, "job", timeouts=Timeouts(execution=60))
+        put_running(backend, "job", timeouts=time_limits(execution=60))
         clock.advance(50)
         backend.fail_job("job", "boom")
         claim(backend, "job")
@@ -143,21 +145,21 @@ class ExecutionTimes(Suite):
 
     def test_without_a_policy_it_is_retried_at_once(self, backend: Backend, clock: ManualClock) -> None:
         """G14, C55."""
-        put_running(backend, "job", timeouts=Timeouts(execution=60))
+        put_running(backend, "job", timeouts=time_limits(execution=60))
         clock.advance(70)
         backend.maintain()
         assert is_takeable(backend, "job")
 
     @pytest.mark.parametrize(
         "policy",
-        [RetryPolicy(max_attempts=1), RetryPolicy(retry_on=(FailureCategory.TEMPORARY,))],
+        [retry_policy(max_attempts=1), retry_policy(retry_on=(FailureCategory.TEMPORARY,))],
         ids=["last attempt", "timeouts not retried"],
     )
     def test_where_no_retry_is_allowed_it_is_dead(
         self, backend: Backend, clock: ManualClock, policy: RetryPolicy
     ) -> None:
         """G14, C29."""
-        put_running(backend, "job", timeouts=Timeouts(execution=60), retry=policy)
+        put_running(backend, "job", timeouts=time_limits(execution=60), retry=policy)
         now = clock.advance(70)
         assert backend.maintain().timed_out == 1
         job = backend.get_job("job")
@@ -169,7 +171,7 @@ class ExecutionTimes(Suite):
         self, backend: Backend, clock: ManualClock, status: JobStatus
     ) -> None:
         """G14."""
-        drive(backend, status, timeouts=Timeouts(execution=60))
+        drive(backend, status, timeouts=time_limits(execution=60))
         clock.advance(1000)
         with unchanged(backend):
             assert backend.maintain().timed_out == 0
@@ -178,7 +180,7 @@ class ExecutionTimes(Suite):
         self, backend: Backend, clock: ManualClock
     ) -> None:
         """G14, C28."""
-        put_running(backend, "job", timeouts=Timeouts(execution=60, visibility=60))
+        put_running(backend, "job", timeouts=time_limits(execution=60, visibility=60))
         for _ in range(7):
             clock.advance(10)
             backend.heartbeat(WORKER)
@@ -186,7 +188,7 @@ class ExecutionTimes(Suite):
 
     def test_a_silent_holder_is_lost_before_it_is_late(self, backend: Backend, clock: ManualClock) -> None:
         """The order of upkeep."""
-        put_running(backend, "job", timeouts=Timeouts(execution=1, visibility=1))
+        put_running(backend, "job", timeouts=time_limits(execution=1, visibility=1))
         clock.advance(100)
         assert backend.maintain() == Maintenance(lost=1)
 
@@ -194,7 +196,7 @@ class ExecutionTimes(Suite):
         self, backend: Backend, clock: ManualClock
     ) -> None:
         """G14."""
-        put_running(backend, "job", timeouts=Timeouts(execution=60))
+        put_running(backend, "job", timeouts=time_limits(execution=60))
         clock.advance(70)
         backend.maintain()
         with refused(backend, StaleAttemptError):
@@ -232,7 +234,7 @@ class DueJobs(Suite):
 
     def test_upkeep_twice_is_the_same_as_once(self, backend: Backend, clock: ManualClock) -> None:
         for status in STATUSES:
-            drive(backend, status, str(status), timeouts=Timeouts(execution=1, visibility=5))
+            drive(backend, status, str(status), timeouts=time_limits(execution=1, visibility=5))
         clock.advance(60)
         backend.maintain()
         with unchanged(backend):

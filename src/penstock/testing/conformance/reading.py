@@ -9,20 +9,21 @@ import pytest
 
 from penstock.backends.base import Backend
 from penstock.errors import InvalidArgumentError, JobNotFoundError
-from penstock.job import Job, JobState, JobStatus, ProcessStatus
-from penstock.policy import RetryPolicy
+from penstock.job import JobState, JobStatus, ProcessStatus
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     MISSING,
     STATUSES,
     WORKER,
     Suite,
+    a_job,
     claim,
     drive,
     ids,
     put,
     put_running,
     refused,
+    retry_policy,
     unchanged,
 )
 
@@ -71,7 +72,7 @@ class Reading(Suite):
 
     def test_very_many_jobs_are_read_at_once(self, backend: Backend) -> None:
         names = [f"job-{number}" for number in range(2_500)]
-        backend.enqueue_jobs([Job(id=name, type="t") for name in names])
+        backend.enqueue_jobs([a_job(id=name, type="t") for name in names])
         assert set(backend.get_jobs(names)) == set(names)
 
     @pytest.mark.parametrize("job_ids", ["job", b"job", None, 5, [5], [""], [None]], ids=repr)
@@ -103,7 +104,7 @@ class Reading(Suite):
 
     def test_the_formal_state_follows_the_clock(self, backend: Backend, clock: ManualClock) -> None:
         """G3, G4, G6, G31: filled in when the job is read."""
-        put(backend, "job", run_at=clock.now() + timedelta(seconds=10), retry=RetryPolicy(initial_delay=5))
+        put(backend, "job", run_at=clock.now() + timedelta(seconds=10), retry=retry_policy(initial_delay=5))
         due = clock.now() + timedelta(seconds=10)
 
         def seen() -> tuple[JobState | None, Any]:
@@ -167,7 +168,7 @@ class Listing(Suite):
         assert seen == names
 
     def test_a_hundred_jobs_are_the_default_page_and_a_thousand_the_most(self, backend: Backend) -> None:
-        backend.enqueue_jobs([Job(id=f"job-{number}", type="t") for number in range(1_001)])
+        backend.enqueue_jobs([a_job(id=f"job-{number}", type="t") for number in range(1_001)])
         assert len(backend.list_jobs()) == 100
         assert len(backend.list_jobs(limit=1_000)) == 1_000
 

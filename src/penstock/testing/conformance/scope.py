@@ -10,7 +10,7 @@ from penstock.job import JobStatus
 from penstock.scope import cancel_scope
 from penstock.testing.conformance._support import VERBS, WORKER, Suite, drive, put, unchanged
 
-_each_verb = pytest.mark.parametrize("verb", list(VERBS))
+_each_verb = pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "listen"])
 
 
 class Scopes(Suite):

@@ -17,13 +17,14 @@ from penstock.errors import (
     QueueFullError,
 )
 from penstock.job import Job, JobState, JobStatus, Key, Priority
-from penstock.policy import FailureCategory, RetryPolicy, Timeouts, register_backoff
+from penstock.policy import FailureCategory, RetryPolicy, register_backoff
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     STATUSES,
     WORKER,
     MakeBackend,
     Suite,
+    a_job,
     all_jobs,
     claim,
     drive,
@@ -31,6 +32,8 @@ from penstock.testing.conformance._support import (
     journal,
     put,
     refused,
+    retry_policy,
+    time_limits,
     unchanged,
 )
 
@@ -71,10 +74,10 @@ class Submission(Suite):
             "after_any": ("earlier", "other"),
             "parent_id": "other",
             "held": True,
-            "retry": RetryPolicy(max_attempts=7, backoff="linear", initial_delay=2.5, jitter=0.1),
-            "timeouts": Timeouts(execution=1, visibility=2, lifetime=3),
+            "retry": retry_policy(max_attempts=7, backoff="linear", initial_delay=2.5, jitter=0.1),
+            "timeouts": time_limits(execution=1, visibility=2, lifetime=3),
         }
-        assert backend.enqueue_job(Job(id="job", type="task", **given)) == "job"
+        assert backend.enqueue_job(a_job(id="job", type="task", **given)) == "job"
         stored = backend.get_job("job")
         expected = {**given, "priority": Priority.NORMAL}
         assert {name: getattr(stored, name) for name in given} == expected
@@ -82,7 +85,7 @@ class Submission(Suite):
 
     def test_fields_left_out_have_their_defaults(self, backend: Backend, clock: ManualClock) -> None:
         """Q1, C36, G7."""
-        backend.enqueue_job(Job(id="job", type="task"))
+        backend.enqueue_job(a_job(id="job", type="task"))
         stored = backend.get_job("job")
         expected = Job(
             id="job",
@@ -108,14 +111,14 @@ class Submission(Suite):
             "checkpoint": b"page 3",
             "created_at": earlier - timedelta(days=1),
         }
-        backend.enqueue_job(Job(id="job", type="task", **given))
+        backend.enqueue_job(a_job(id="job", type="task", **given))
         stored = backend.get_job("job")
         assert {name: getattr(stored, name) for name in given} == given
 
     def test_created_at_is_now_unless_given(self, backend: Backend, clock: ManualClock) -> None:
         """C14."""
         given = clock.now() - timedelta(hours=3)
-        backend.enqueue_jobs([Job(id="a", type="t"), Job(id="b", type="t", created_at=given)])
+        backend.enqueue_jobs([a_job(id="a", type="t"), a_job(id="b", type="t", created_at=given)])
         assert backend.get_job("a").created_at == clock.now()
         assert backend.get_job("b").created_at == given
 
@@ -156,7 +159,7 @@ class Submission(Suite):
             "key": Key(text, "part"),
             "parent_id": text,
         }
-        backend.enqueue_job(Job(id=text, **fields))
+        backend.enqueue_job(a_job(id=text, **fields))
         stored = backend.get_job(text)
         assert {name: getattr(stored, name) for name in fields} == fields
         assert ids(backend.dequeue_jobs(WORKER, [text], types=[text], key=Key(text, "part"))) == [text]
@@ -168,7 +171,8 @@ class Submission(Suite):
         put(backend, "job", run_at=moment)
         stored = backend.get_job("job").run_at
         assert stored == moment
-        assert stored is not None and stored.utcoffset() == timedelta(0)
+        assert stored is not None
+        assert stored.utcoffset() == timedelta(0)
 
     @pytest.mark.parametrize(
         "moment",
@@ -189,11 +193,11 @@ class Submission(Suite):
     @pytest.mark.parametrize(
         "policy",
         [
-            RetryPolicy(),
-            RetryPolicy(max_attempts=1, backoff="constant", initial_delay=0),
-            RetryPolicy(backoff="linear", initial_delay=0.000001, max_delay=86400.5, multiplier=1.5),
-            RetryPolicy(max_attempts=1_000_000, jitter=1.0, retry_on=()),
-            RetryPolicy(retry_on=(FailureCategory.TIMEOUT,)),
+            retry_policy(),
+            retry_policy(max_attempts=1, backoff="constant", initial_delay=0),
+            retry_policy(backoff="linear", initial_delay=0.000001, max_delay=86400.5, multiplier=1.5),
+            retry_policy(max_attempts=1_000_000, jitter=1.0, retry_on=()),
+            retry_policy(retry_on=(FailureCategory.TIMEOUT,)),
         ],
         ids=["default", "once", "linear", "extremes", "timeouts only"],
     )
@@ -205,15 +209,16 @@ class Submission(Suite):
     def test_a_custom_backoff_is_stored_by_its_name(self, backend: Backend) -> None:
         """G19."""
         register_backoff("conformance-square", lambda n, initial, longest: initial * n * n)
-        put(backend, "job", retry=RetryPolicy(backoff="conformance-square"))
+        put(backend, "job", retry=retry_policy(backoff="conformance-square"))
         policy = backend.get_job("job").retry
-        assert policy is not None and policy.backoff == "conformance-square"
+        assert policy is not None
+        assert policy.backoff == "conformance-square"
         assert policy.delay(3) == timedelta(seconds=9)
 
     @pytest.mark.parametrize("name", ["execution", "visibility", "lifetime"])
     def test_each_timeout_may_be_given_alone(self, backend: Backend, name: str) -> None:
         """G13."""
-        timeouts = Timeouts(**{name: timedelta(seconds=1, microseconds=1)})
+        timeouts = time_limits(**{name: timedelta(seconds=1, microseconds=1)})
         put(backend, "job", timeouts=timeouts)
         assert backend.get_job("job").timeouts == timeouts
 
@@ -272,18 +277,18 @@ class Batches(Suite):
     def test_ids_come_back_in_input_order(self, backend: Backend) -> None:
         """Q14."""
         names = [f"job-{number * 7 % 20}" for number in range(20)]
-        assert backend.enqueue_jobs([Job(id=name, type="t") for name in names]) == names
+        assert backend.enqueue_jobs([a_job(id=name, type="t") for name in names]) == names
         assert ids(all_jobs(backend)) == names
 
     def test_a_batch_may_be_any_iterable(self, backend: Backend) -> None:
-        made: Iterator[Job] = (Job(id=f"job-{number}", type="t") for number in range(5))
+        made: Iterator[Job] = (a_job(id=f"job-{number}", type="t") for number in range(5))
         assert len(backend.enqueue_jobs(made)) == 5
         assert len(all_jobs(backend)) == 5
 
     def test_a_batch_larger_than_any_chunk_is_stored_in_order(self, backend: Backend) -> None:
         """Q14, Q18."""
         names = [f"job-{number}" for number in range(2_503)]
-        jobs = (Job(id=name, type="t", payload=name.encode(), tags=["bulk"]) for name in names)
+        jobs = (a_job(id=name, type="t", payload=name.encode(), tags=["bulk"]) for name in names)
         assert backend.enqueue_jobs(jobs) == names
         stored = all_jobs(backend)
         assert ids(stored) == names
@@ -296,17 +301,17 @@ class Batches(Suite):
         [
             None,
             "job",
-            Job(id="", type="t"),
-            Job(id="x", type=""),
-            Job(id="x", type="t", status=JobStatus.RUNNING),
-            Job(id="x", type="t", run_at=datetime(2030, 1, 1)),
+            a_job(id="", type="t"),
+            a_job(id="x", type=""),
+            a_job(id="x", type="t", status=JobStatus.RUNNING),
+            a_job(id="x", type="t", run_at=datetime(2030, 1, 1)),
         ],
         ids=["None", "text", "empty id", "empty type", "running", "naive run_at"],
     )
     @pytest.mark.parametrize("position", [0, 1, 2])
     def test_one_invalid_job_refuses_the_whole_batch(self, backend: Backend, bad: Any, position: int) -> None:
         """Q15, B4."""
-        jobs: list[Any] = [Job(id="a", type="t"), Job(id="b", type="t")]
+        jobs: list[Any] = [a_job(id="a", type="t"), a_job(id="b", type="t")]
         jobs.insert(position, bad)
         with refused(backend, InvalidArgumentError):
             backend.enqueue_jobs(jobs)
@@ -316,8 +321,8 @@ class Batches(Suite):
 
         def jobs() -> Iterator[Job]:
             for number in range(2_100):
-                yield Job(id=f"job-{number}", type="t")
-            yield Job(id="", type="t")
+                yield a_job(id=f"job-{number}", type="t")
+            yield a_job(id="", type="t")
 
         with refused(backend, InvalidArgumentError):
             backend.enqueue_jobs(jobs())
@@ -327,7 +332,7 @@ class Batches(Suite):
 
         def jobs() -> Iterator[Job]:
             for number in range(2_100):
-                yield Job(id=f"job-{number}", type="t")
+                yield a_job(id=f"job-{number}", type="t")
             raise RuntimeError("the producer broke")
 
         with unchanged(backend), pytest.raises(RuntimeError, match="the producer broke"):
@@ -337,7 +342,7 @@ class Batches(Suite):
     def test_an_id_twice_in_a_batch_refuses_it(self, backend: Backend) -> None:
         """Q15, B4, C3."""
         with refused(backend, JobExistsError) as caught:
-            backend.enqueue_jobs([Job(id="a", type="t"), Job(id="b", type="t"), Job(id="a", type="t")])
+            backend.enqueue_jobs([a_job(id="a", type="t"), a_job(id="b", type="t"), a_job(id="a", type="t")])
         error: Any = caught.value
         assert error.job_id == "a"
         assert [(index, job_id) for index, job_id, _ in error.failed] == [(2, "a")]
@@ -347,13 +352,13 @@ class Batches(Suite):
         """Q16, B4, C3."""
         put(backend, "b", "d")
         with refused(backend, JobExistsError) as caught:
-            backend.enqueue_jobs([Job(id=name, type="t") for name in "abcd"])
+            backend.enqueue_jobs([a_job(id=name, type="t") for name in "abcd"])
         error: Any = caught.value
         assert [(index, job_id) for index, job_id, _ in error.failed] == [(1, "b"), (3, "d")]
         assert all(reason for _, _, reason in error.failed)
         assert error.enqueued_ids == ()
 
-    @pytest.mark.parametrize("jobs", [None, 5, "jobs", b"jobs", Job(id="a", type="t")], ids=repr)
+    @pytest.mark.parametrize("jobs", [None, 5, "jobs", b"jobs", a_job(id="a", type="t")], ids=repr)
     def test_what_is_not_an_iterable_of_jobs_is_refused(self, backend: Backend, jobs: Any) -> None:
         with refused(backend, InvalidArgumentError):
             backend.enqueue_jobs(jobs)
@@ -373,7 +378,7 @@ class Blocking(Suite):
         with refused(backend, QueueBlockedError):
             put(backend, "job")
         with refused(backend, QueueBlockedError):
-            backend.enqueue_jobs([Job(id="job", type="t")])
+            backend.enqueue_jobs([a_job(id="job", type="t")])
         backend.set_blocked(False)
         assert backend.is_blocked() is False
         put(backend, "job")
@@ -439,8 +444,8 @@ class Limits(Suite):
         backend = make_backend(clock=clock, max_pending=2)
         put(backend, "a")
         with refused(backend, QueueFullError):
-            backend.enqueue_jobs([Job(id="b", type="t"), Job(id="c", type="t")])
-        backend.enqueue_jobs([Job(id="b", type="t")])
+            backend.enqueue_jobs([a_job(id="b", type="t"), a_job(id="c", type="t")])
+        backend.enqueue_jobs([a_job(id="b", type="t")])
 
     def test_running_and_ended_jobs_do_not_count_as_waiting(
         self, make_backend: MakeBackend, clock: ManualClock

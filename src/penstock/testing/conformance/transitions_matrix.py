@@ -12,7 +12,7 @@ from penstock.backends.base import Backend
 from penstock.errors import InvalidTransitionError, ReportErrors, StaleAttemptError
 from penstock.job import JobStatus
 from penstock.lifecycle import Verb, allows, targets
-from penstock.policy import FailureCategory, RetryPolicy, Timeouts
+from penstock.policy import FailureCategory, RetryPolicy
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     ONE_ATTEMPT,
@@ -24,6 +24,7 @@ from penstock.testing.conformance._support import (
     put,
     refused,
     rows_of,
+    time_limits,
     unchanged,
 )
 
@@ -264,7 +265,7 @@ class TransitionsMatrix(Suite):
             pytest.skip("a job that may not be retried does not come to this status")
         if retry is None and status is _S.DEAD_LETTER:
             pytest.skip("a job without a policy does not come to this status")
-        drive(backend, status, retry=retry, timeouts=Timeouts(visibility=5))
+        drive(backend, status, retry=retry, timeouts=time_limits(visibility=5))
         clock.advance(5)
 
         def lose() -> None:
@@ -290,7 +291,7 @@ class TransitionsMatrix(Suite):
         self, backend: Backend, clock: ManualClock, status: JobStatus
     ) -> None:
         """G14."""
-        drive(backend, status, timeouts=Timeouts(execution=5))
+        drive(backend, status, timeouts=time_limits(execution=5))
         clock.advance(15)
         if allows(Verb.TIME_OUT, status):
             assert backend.maintain().timed_out == 1
@@ -304,7 +305,7 @@ class TransitionsMatrix(Suite):
         self, backend: Backend, clock: ManualClock, status: JobStatus
     ) -> None:
         """G16, C30."""
-        drive(backend, status, timeouts=Timeouts(lifetime=5))
+        drive(backend, status, timeouts=time_limits(lifetime=5))
         clock.advance(5)
         if allows(Verb.EXPIRE, status):
             assert backend.maintain().expired == 1

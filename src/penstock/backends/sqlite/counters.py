@@ -1,0 +1,64 @@
+"""Counts of jobs per tag and status, folded from the journal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+import apsw
+
+from penstock.backends._rows import decode_strings
+from penstock.backends.sqlite.connection import fetch
+
+__all__ = ["fold_counters"]
+
+# One pass over the rows; what is alike is counted by SQLite, so that little is left to do here.
+_CHANGES: Final = """SELECT tags, from_status, status, verb, count(*), sum(retry_count)
+FROM journal
+WHERE seq > ?1 AND seq <= ?2
+GROUP BY tags, from_status, status, verb"""
+# An update may have changed the tags, so it takes away what the row before it gave.
+_BEFORE_UPDATES: Final = """SELECT earlier.tags, later.from_status, count(*), sum(earlier.retry_count)
+FROM journal AS later
+JOIN journal AS earlier ON earlier.job_seq = later.job_seq AND earlier.n = later.n - 1
+WHERE later.seq > ?1 AND later.seq <= ?2 AND later.verb = 'update'
+GROUP BY earlier.tags, later.from_status"""
+_ADD: Final = """INSERT INTO stat (tag, status, jobs, retries) VALUES (?, ?, ?, ?)
+ON CONFLICT (tag, status) DO UPDATE SET jobs = jobs + excluded.jobs, retries = retries + excluded.retries"""
+_COUNTED_RETRY: Final = frozenset({"fail", "time_out", "release", "stop_with_retry"})
+_REMOVED: Final = frozenset({"delete", "cleanup"})
+
+
+def fold_counters(cursor: apsw.Cursor) -> None:
+    """Add what the journal's tail says to the counters."""
+    ((folded, last),) = fetch(
+        cursor, "SELECT (SELECT value FROM setting WHERE name = 'folded'), coalesce(max(seq), 0) FROM journal"
+    )
+    if last <= folded:
+        return
+    deltas: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+
+    def add(tags: str, status: str, jobs: int, retries: int) -> None:
+        for tag in ("", *decode_strings(tags)):
+            delta = deltas[tag, status]
+            delta[0] += jobs
+            delta[1] += retries
+
+    has_updates = False
+    for tags, source, status, verb, count, retries in fetch(cursor, _CHANGES, (folded, last)):
+        if verb in _REMOVED:
+            add(tags, source, -count, -retries)
+        elif source is None:
+            add(tags, status, count, retries)
+        elif verb == "update":
+            has_updates = True
+            add(tags, status, count, retries)
+        else:
+            add(tags, source, -count, 0)
+            add(tags, status, count, count if verb in _COUNTED_RETRY else 0)
+    if has_updates:
+        for tags, status, count, retries in fetch(cursor, _BEFORE_UPDATES, (folded, last)):
+            add(tags, status, -count, -retries)
+    cursor.executemany(_ADD, [(tag, status, *delta) for (tag, status), delta in deltas.items() if any(delta)])
+    cursor.execute("DELETE FROM stat WHERE jobs = 0 AND retries = 0")
+    cursor.execute("UPDATE setting SET value = ? WHERE name = 'folded'", (last,))

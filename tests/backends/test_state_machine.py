@@ -1,0 +1,33 @@
+"""The model and each store, driven together through random lives."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.machine import StoreMachine
+
+EXAMPLES = {"memory": (100, 40), "sqlite": (15, 40), "postgres": (15, 30)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_a_store_does_what_the_model_does(kind: str, new_store: Any) -> None:
+    """B17, B20: every verb, several workers, keys, dependencies, retries, leases, crashes between calls."""
+    examples, steps = EXAMPLES[kind]
+    run_state_machine_as_test(
+        lambda: machine_on(new_store, kind),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def machine_on(new_store: Any, kind: str) -> StoreMachine:
+    stores = new_store(kind)
+    return StoreMachine(stores, can_reopen=stores.shares_store)

