@@ -7,12 +7,14 @@ from typing import Any, Final
 
 from psycopg.conninfo import conninfo_to_dict
 
+from penstock.backends import _arguments as arguments
 from penstock.backends._engine import EngineBackend
 from penstock.backends._options import StoreOptions, read_options
 from penstock.backends.postgres.statements import checked_schema
 from penstock.backends.postgres.store import PostgresStore
 from penstock.clock import Clock
 from penstock.errors import InvalidArgumentError, shown
+from penstock.job import Job
 
 __all__ = ["PostgresBackend", "open_postgres"]
 
@@ -53,6 +55,13 @@ class PostgresBackend(EngineBackend):
         )
         self._place = _place_of(url, schema)
         super().__init__(store, options or StoreOptions(), has_own_clock=clock is not None)
+
+    def enqueue_job(self, job: Job) -> str:
+        arguments.check_job(job, self._options.max_payload)
+        if self._options.max_pending is None and job.is_plain:
+            self._store.enqueue(job)
+            return job.id
+        return super().enqueue_job(job)
 
     def __repr__(self) -> str:
         return f"<PostgresBackend {self._place}>"

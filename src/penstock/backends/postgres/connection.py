@@ -82,6 +82,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
     """A connection whose every wait ends at `deadline` (monotonic), even if the server is frozen."""
 
     deadline: float = float("inf")
+    prepared_by_hand: set[bytes]
 
     def wait(self, gen: Generator[Any, Any, RV], *args: Any, **options: Any) -> RV:
         return super().wait(_until(gen, self), *args, **options)
@@ -218,12 +219,14 @@ class Pool:
             if self._closed:
                 raise QueueClosedError
             try:
-                return BoundedConnection.connect(
+                connection = BoundedConnection.connect(
                     **self._parameters,
                     autocommit=True,
                     prepare_threshold=self._prepare,
                     connect_timeout=max(2, int(min(patience.left(), self._timeout))),
                 )
+                connection.prepared_by_hand = set()
+                return connection
             except psycopg.Error as error:
                 worth_trying = faults.is_disconnect(error) and _may_pass(error)
                 if not worth_trying or not patience.pause(short=False):

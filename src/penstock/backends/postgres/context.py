@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any, Final
 
+from penstock.backends.postgres.fast import Prepared
 from penstock.backends.postgres.floors import Floors
 from penstock.backends.postgres.journal import Journal
 from penstock.backends.postgres.statements import Statements
@@ -30,6 +31,40 @@ class Context:
         self.idempotency_locks: dict[str, Any] = {
             "lock_class": _lock_class(schema, "idempotency"), "stripes": STRIPES - 1
         }  # fmt: skip
+        self._enqueue = {
+            tagged: self.sql.filled("enqueue", tagging=self._tagging(tagged)) for tagged in (False, True)
+        }
+        self.enqueue_prepared = {
+            tagged: Prepared(f"penstock_enqueue_{schema}_{int(tagged)}", text)
+            for tagged, text in self._enqueue.items()
+        }
+        self._enqueue_many = {
+            tagged: self.sql.filled("enqueue_many", tagging=self._tagging(tagged)) for tagged in (False, True)
+        }
+        self.insert = self.sql.filled(
+            "insert", tagging=self.sql["tagging"], journal_new=self.sql["journal_new"]
+        )
+        self._copied = {
+            tagged: self.sql.filled(
+                "copied", tagging=self._tagging(tagged), journal_new=self.sql["journal_new"]
+            )
+            for tagged in (False, True)
+        }
+
+    def enqueue(self, *, is_tagged: bool) -> str:
+        """Return the statement that stores one plain job; without tags it is shorter."""
+        return self._enqueue[is_tagged]
+
+    def enqueue_many(self, *, is_tagged: bool) -> str:
+        """Return the statement that stores a few plain jobs."""
+        return self._enqueue_many[is_tagged]
+
+    def copied(self, *, is_tagged: bool) -> str:
+        """Return the statement that journals and tags jobs stored by COPY."""
+        return self._copied[is_tagged]
+
+    def _tagging(self, tagged: bool) -> str:
+        return self.sql["tagging"] if tagged else ""
 
 
 def _lock_class(schema: str, subject: str) -> int:

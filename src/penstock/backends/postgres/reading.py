@@ -12,7 +12,7 @@ from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.statements import NOW, Statements
 from penstock.errors import JobNotFoundError
 
-__all__ = ["commit_status", "count_tagged", "fetch_jobs", "list_jobs"]
+__all__ = ["commit_status", "count_tagged", "existing", "fetch_jobs", "list_jobs"]
 
 _WIDTH: Final = len(COLUMNS)
 _SELECT: Final = (
@@ -132,6 +132,12 @@ def commit_status(connection: BoundedConnection, tx: CoreTransaction, xid: str) 
         ).fetchone()
         return "committed" if seen is not None and seen[0] else "aborted"
     return status if status in ("committed", "aborted") else None
+
+
+def existing(connection: BoundedConnection, sql: Statements, ids: Sequence[str]) -> set[str]:
+    """Return those of the ids that are taken."""
+    query = sql.text("SELECT id FROM {schema}.job WHERE id = ANY(%(ids)s::text[])")
+    return {job_id for (job_id,) in connection.execute(query, {"ids": list(ids)})}
 
 
 def _jobs(

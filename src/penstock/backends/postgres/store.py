@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -20,9 +21,10 @@ import psycopg
 from penstock.backends._rows import Row
 from penstock.backends._store import Blobs, Store, Transaction
 from penstock.backends.base import Change
-from penstock.backends.postgres import faults, reading
+from penstock.backends.postgres import faults, plain, reading
 from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Patience, Pool, server_limits
 from penstock.backends.postgres.context import Context
+from penstock.backends.postgres.gather import Gatherer
 from penstock.backends.postgres.herald import Herald
 from penstock.backends.postgres.journal import job_stats
 from penstock.backends.postgres.migrate import check_version
@@ -30,7 +32,8 @@ from penstock.backends.postgres.statements import NOW
 from penstock.backends.postgres.transaction import PostgresTransaction
 from penstock.clock import Clock, to_micros
 from penstock.errors import BackendError, OperationCancelledError, QueueClosedError
-from penstock.job import JobStats, JournalEntry
+from penstock.job import Job, JobStats, JournalEntry
+from penstock.scope import checkpoint
 
 __all__ = ["PostgresStore"]
 
@@ -65,8 +68,10 @@ class PostgresStore(Store):
         self.context = Context(schema, has_own_clock=clock is not None)
         self.on_commit: Callable[[Sequence[Change]], None] | None = None
         self.herald = Herald()
+        self.gatherer = Gatherer(self._store_plain)
         self._clock = clock
         self._timeout = timeout
+        self._seen_snapshot = ""
         self._pool = Pool(url, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
         settings = {**PLANNER, **server_limits(timeout)} if pgbouncer else {}
         self._begin = self.context.sql.text(
@@ -217,6 +222,68 @@ class PostgresStore(Store):
         except psycopg.Error as error:
             raise faults.translate(error) from error
 
+    # -- plain jobs ---------------------------------------------------------------------------------------------
+
+    def enqueue(self, job: Job) -> None:
+        """Store one plain job, together with those of other threads."""
+        if self._pool.is_closed:
+            raise QueueClosedError
+        checkpoint()
+        self.gatherer.add(job)
+
+    def _store_plain(self, jobs: Sequence[Job]) -> list[BaseException | None]:
+        """Store plain jobs by one statement; return for each None or why it was refused.
+
+        The statement is its own transaction, so a broken connection leaves open whether it took effect. Then the ids
+        tell: an id that is there was stored by the attempt whose answer was lost.
+        """
+        # What a caller's scope says concerns its own job, not those it takes along.
+        patience = Patience(self._timeout, obeys_scope=len(jobs) == 1)
+        lost: psycopg.Error | None = None
+        collisions = 0
+        while True:
+            send = partial(self._send_plain, jobs=jobs, is_again=lost is not None)
+            try:
+                return self._read_once(send, patience)
+            except psycopg.Error as error:
+                collided = faults.is_transient(error)
+                collisions += collided
+                if not collided and not faults.is_disconnect(error):
+                    raise faults.translate(error) from error
+                if not collided:
+                    lost = error
+                    self._pool.forget_idle()
+                if collisions > _MOST_COLLISIONS or not patience.pause(short=collided):
+                    raise (
+                        faults.translate(error) if lost is None else faults.lost_at_commit(lost)
+                    ) from error
+            except BackendError as error:
+                if lost is None:
+                    raise
+                raise faults.lost_at_commit(lost) from error
+
+    def _send_plain(
+        self, connection: BoundedConnection, jobs: Sequence[Job], *, is_again: bool
+    ) -> list[BaseException | None]:
+        listener = self.on_commit
+        ticket = self.herald.ticket() if listener is not None else None
+        try:
+            is_open, stored, now = plain.store(connection, self.context, jobs, self._own_now())
+            if is_again and len(stored) < len(jobs):
+                stored |= reading.existing(connection, self.context.sql, [job.id for job in jobs])
+        except BaseException:
+            if ticket is not None:
+                self.herald.withdraw(ticket)
+            raise
+        if ticket is not None and listener is not None:
+            self.herald.tell(
+                ticket, [plain.change_of(job, now) for job in jobs if job.id in stored], listener
+            )
+        return plain.verdicts(jobs, stored, is_open=is_open)
+
+    def _own_now(self) -> int | None:
+        return None if self._clock is None else to_micros(self._clock.now())
+
     # -- reading ------------------------------------------------------------------------------------------------
 
     def run(self, read: Callable[[BoundedConnection], T]) -> T:
@@ -241,9 +308,10 @@ class PostgresStore(Store):
             self._pool.release(connection)
 
     def now(self) -> int:
-        if self._clock is not None:
-            return to_micros(self._clock.now())
-        return self.run(lambda connection: int(_value(connection, f"SELECT {NOW}")))
+        own = self._own_now()
+        return (
+            own if own is not None else self.run(lambda connection: int(_value(connection, f"SELECT {NOW}")))
+        )
 
     def fetch_jobs(self, ids: Sequence[str]) -> tuple[list[tuple[Row, Blobs]], int]:
         found, now = self.run(lambda connection: reading.fetch_jobs(connection, self.context.sql, ids))
@@ -275,6 +343,27 @@ class PostgresStore(Store):
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
         return self.run(lambda connection: self.context.journal.read(connection, after, limit))
 
+    def states(self, ids: Sequence[str]) -> dict[str, tuple[str, int, str]]:
+        query = self.context.sql.text(
+            "SELECT id, status, attempt, verb FROM {schema}.job WHERE id = ANY(%(ids)s::text[])"
+        )
+        found = self.run(lambda connection: connection.execute(query, {"ids": list(ids)}).fetchall())
+        return {job_id: (status, attempt, verb) for job_id, status, attempt, verb in found}
+
+    def next_due_at(self) -> int | None:
+        query = self.context.sql.text(
+            "SELECT min(first.due_at) FROM generate_series(0, 4) AS level CROSS JOIN LATERAL ("
+            "SELECT due_at FROM {schema}.job WHERE gate = 1 AND priority = level ORDER BY due_at, seq LIMIT 1) AS first"
+        )
+        found: int | None = self.run(lambda connection: _value(connection, query))
+        return found
+
+    def has_foreign_changes(self) -> bool:
+        # The text changes whenever a transaction that wrote something ends, here or in another database.
+        seen = self.run(lambda connection: str(_value(connection, "SELECT pg_current_snapshot()::text")))
+        changed, self._seen_snapshot = seen != self._seen_snapshot, seen
+        return changed
+
     def is_blocked(self) -> bool:
         query = self.context.sql.text("SELECT blocked FROM {schema}.control")
         return self.run(lambda connection: bool(_value(connection, query)))
@@ -296,6 +385,7 @@ _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
 def _after_fork() -> None:
     for store in list(_stores):
         store.herald.reset()
+        store.gatherer.reset()
 
 
 os.register_at_fork(after_in_child=_after_fork)

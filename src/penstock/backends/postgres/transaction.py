@@ -7,7 +7,8 @@ key of its own), the server notices the deadlock and the work is run again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,8 +18,9 @@ from penstock.backends._rows import Row, decode_strings
 from penstock.backends._store import Blobs, DuplicateIdError
 from penstock.backends.postgres import bulk
 from penstock.backends.postgres.claiming import ClaimingTransaction
+from penstock.backends.postgres.plain import plain_row
 from penstock.backends.postgres.turns import TurnsTransaction
-from penstock.job import JobStatus
+from penstock.job import Job, JobStatus
 
 __all__ = ["PostgresTransaction"]
 
@@ -152,28 +154,53 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         self._note_witness(rows)
         bulk.write_blobs(self, [row.seq for row in rows], blobs)
 
+    def insert_plain(self, jobs: Sequence[Job]) -> None:
+        if self.wants_changes or not jobs:
+            super().insert_plain(jobs)
+        elif len(jobs) >= _COPIED:
+            seqs = self.reserve(len(jobs))
+            with self._taken_ids_named([job.id for job in jobs]):
+                bulk.copy_plain(self, jobs, seqs)
+            self.witness = (seqs[-1], 1)
+        else:
+            rows = [plain_row(job) for job in jobs]
+            parameters = {"rows": _encode(rows).decode(), "now": self.now, "is_long": self.is_long}
+            found = self.execute(
+                self.context.enqueue_many(is_tagged=any(job.tags for job in jobs)), parameters
+            )
+            stored = set((found.fetchone() or (True, ()))[1])
+            if len(stored) < len(jobs):
+                raise DuplicateIdError([job.id for job in jobs if job.id not in stored])
+
     def _insert_few(self, rows: Sequence[Row]) -> None:
         stored = self.execute(
-            self.sql["insert"], {"rows": _encode(rows).decode(), "is_long": self.is_long}
+            self.context.insert, {"rows": _encode(rows).decode(), "is_long": self.is_long}
         ).fetchall()
         if len(stored) < len(rows):
             done = {job_id for (job_id,) in stored}
             raise DuplicateIdError([row.id for row in rows if row.id not in done])
 
     def _insert_many(self, rows: Sequence[Row]) -> None:
-        # A taken id breaks the whole transaction, and then nobody could say which ids were taken: hence the savepoint.
+        with self._taken_ids_named([row.id for row in rows]):
+            bulk.copy_rows(self, rows)
+
+    @contextlib.contextmanager
+    def _taken_ids_named(self, ids: Sequence[str]) -> Iterator[None]:
+        """Turn a taken id into DuplicateIdError.
+
+        It breaks the whole transaction, and then nobody could say which ids were taken: hence the savepoint.
+        """
         try:
             with self.connection.transaction():
-                bulk.copy_jobs(self, rows)
+                yield
         except errors.UniqueViolation:
             taken = self.execute(
-                self.text("SELECT id FROM {schema}.job WHERE id = ANY(%(ids)s::text[])"),
-                {"ids": [row.id for row in rows]},
+                self.text("SELECT id FROM {schema}.job WHERE id = ANY(%(ids)s::text[])"), {"ids": list(ids)}
             )
             known = {job_id for (job_id,) in taken}
             if not known:
                 raise  # the other job vanished meanwhile
-            raise DuplicateIdError([row.id for row in rows if row.id in known]) from None
+            raise DuplicateIdError([each for each in ids if each in known]) from None
 
     def save(self, rows: Sequence[Row]) -> None:
         if rows:
@@ -183,6 +210,18 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
     def _note_witness(self, rows: Sequence[Row]) -> None:
         if rows:
             self.witness = (rows[-1].seq, rows[-1].n)
+
+    def complete_simple(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
+        if not fences:
+            return []
+        ids = sorted(fences)  # so that two reports of the same jobs lock them in the same order
+        found = self.execute(
+            self.sql["complete_simple"],
+            {"ids": ids, "attempts": [fences[each] for each in ids], "now": self.now},
+        ).fetchall()
+        if found:
+            self.witness = (found[-1][1], found[-1][3])
+        return [(job_id, seq, assignee) for job_id, seq, assignee, _ in found]
 
     def place(self, rows: Sequence[Row]) -> None:
         if rows:

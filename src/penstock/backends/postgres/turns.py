@@ -183,6 +183,16 @@ class TurnsTransaction(CoreTransaction):
             self.text("DELETE FROM {schema}.owner WHERE id = ANY(%(ids)s::text[])"), {"ids": sorted(owners)}
         )
 
+    def take_upkeep(self, interval: int) -> bool:
+        done = self.execute(
+            self.text(
+                "UPDATE {schema}.upkeep SET taken_at = %(now)s"
+                " WHERE taken_at <= %(now)s - %(interval)s OR taken_at > %(now)s"
+            ),
+            {"now": self.now, "interval": interval},
+        )
+        return done.rowcount > 0
+
     def tidy(self) -> None:
         self.execute(
             self.text("DELETE FROM {schema}.idempotency WHERE expires_at <= %(now)s"), {"now": self.now}

@@ -90,9 +90,8 @@ CREATE UNIQUE INDEX job_key_in_flight ON {schema}.job (key)
     WHERE key IS NOT NULL AND status IN ('running', 'cancelling');
 
 CREATE INDEX job_in_flight ON {schema}.job (assignee_id, seq) WHERE status IN ('running', 'cancelling');
-CREATE INDEX job_owner ON {schema}.job (owner, seq) WHERE owner IS NOT NULL;
-CREATE INDEX job_lease ON {schema}.job (lease_until) WHERE lease_until IS NOT NULL;
-CREATE INDEX job_deadline ON {schema}.job (deadline_at) WHERE deadline_at IS NOT NULL;
+-- Lost and overdue jobs are looked for among those in flight, of which there are only as many as workers hold; an index
+-- for each of owner, lease and deadline would have to be written by every claim.
 CREATE INDEX job_expiry ON {schema}.job (expires_at) WHERE expires_at IS NOT NULL AND closed = 0;
 CREATE INDEX job_ended ON {schema}.job (status, finalized_at) WHERE closed = 1;
 
@@ -239,6 +238,11 @@ CREATE TABLE {schema}.fold (only_row boolean PRIMARY KEY DEFAULT true CHECK (onl
     WITH (fillfactor = 50);
 INSERT INTO {schema}.fold (seq) VALUES (0);
 
+-- When somebody last took it upon themselves to maintain the store.
+CREATE TABLE {schema}.upkeep (only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row), taken_at bigint NOT NULL)
+    WITH (fillfactor = 50);
+INSERT INTO {schema}.upkeep (taken_at) VALUES (0);
+
 -- `numbered`: no journal row gets a number at or below this one, even if the rows themselves are gone.
 CREATE TABLE {schema}.control (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -246,31 +250,3 @@ CREATE TABLE {schema}.control (
     numbered bigint  NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 INSERT INTO {schema}.control DEFAULT VALUES;
-
--- What belongs to a new job follows its row, so that neither COPY nor a single insert can forget it. One statement a
--- call, over all rows of the insert: a trigger for each row would cost as much as the insert itself.
-CREATE FUNCTION {schema}.job_inserted() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO {schema}.journal_inbox (
-        job_seq, recorded_at, job_id, n, type, verb, status, attempt, retry_count, failures, max_attempts, priority,
-        key, tags, idempotency_key, assignee_id, due_at, error_category, error_code, error_message, progress,
-        after, after_any, parent_id)
-    SELECT
-        seq, updated_at, id, n, type, verb, status, attempt, retry_count, failures, max_attempts, priority,
-        key, tags, idempotency_key, assignee_id, due_at, error_category, error_code, error_message, progress,
-        after, after_any, parent_id
-    FROM added;
-    IF EXISTS (SELECT FROM added WHERE tags <> '[]') THEN
-        INSERT INTO {schema}.job_tag (tag, seq)
-        SELECT tag, seq FROM added CROSS JOIN json_array_elements_text(tags::json) AS tag WHERE tags <> '[]';
-        INSERT INTO {schema}.ready_tag (tag, priority, order_at, seq)
-        SELECT tag, priority, order_at, seq
-        FROM added CROSS JOIN json_array_elements_text(tags::json) AS tag
-        WHERE tags <> '[]' AND gate = 0;
-    END IF;
-    RETURN NULL;
-END
-$$;
-CREATE TRIGGER job_inserted AFTER INSERT ON {schema}.job
-REFERENCING NEW TABLE AS added
-FOR EACH STATEMENT EXECUTE FUNCTION {schema}.job_inserted();

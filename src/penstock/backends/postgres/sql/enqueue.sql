@@ -1,0 +1,36 @@
+-- Store one plain job, unless the queue is blocked or its id is taken. Answers how many passed each of
+-- the two, and the time.
+WITH new AS MATERIALIZED (
+    SELECT nextval('{schema}.job_number') AS seq, COALESCE(%(now)s::bigint, {now}) AS now
+    FROM {schema}.control
+    WHERE NOT blocked
+),
+stored AS (
+    INSERT INTO {schema}.job (
+        seq, id, type, tags, priority, max_attempts, retry, execution, visibility, lifetime,
+        order_at, created_at, updated_at, ready_at, expires_at, gate)
+    SELECT
+        seq, %(id)s::text, %(type)s::text, %(tags)s::text, %(priority)s::smallint, %(max_attempts)s::integer,
+        %(retry)s::text, %(execution)s::bigint, %(visibility)s::bigint, %(lifetime)s::bigint,
+        now, now, now, now, now + %(lifetime)s::bigint, 0
+    FROM new
+    ON CONFLICT (id) DO NOTHING
+    RETURNING seq, id, type, tags, priority, max_attempts, order_at, updated_at, gate
+),
+{tagging}
+paid AS (
+    INSERT INTO {schema}.payload (seq, data)
+    SELECT seq, %(payload)s::bytea
+    FROM stored
+    WHERE octet_length(%(payload)s::bytea) > 0
+),
+journaled AS (
+    INSERT INTO {schema}.journal_inbox (
+        job_seq, recorded_at, job_id, n, type, verb, status, attempt, retry_count, failures, max_attempts, priority,
+        tags, progress, after, after_any)
+    SELECT
+        seq, updated_at, id, 1, type, 'enqueue', 'initial_pending', 0, 0, 0, max_attempts, priority,
+        tags, 0, '[]', '[]'
+    FROM stored
+)
+SELECT (SELECT count(*) FROM new), (SELECT count(*) FROM stored), (SELECT now FROM new)
