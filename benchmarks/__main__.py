@@ -9,9 +9,9 @@ python -m benchmarks tags --plot two-tags.png       the cost of two common tags,
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -24,8 +24,10 @@ from benchmarks import claiming, looping, plotting, processes, report, submittin
 from benchmarks.peers import compare
 from benchmarks.results import Result
 from benchmarks.settings import Settings
+from benchmarks.slow_flush import slow_flushes
 from benchmarks.stores import SqliteNormalTarget, SqliteTarget, Target
 
+MEMORY: Final = Path("/dev/shm")
 Workload = Callable[[Target, Settings], Iterator[Result]]
 
 WORKLOADS: Final[dict[str, Workload]] = {
@@ -55,6 +57,13 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Alternating rounds of ours and raw.")] = 6,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds, smaller stores.")] = False,
     folder: Annotated[Path | None, typer.Option(help="Where files lie; the disk that is measured.")] = None,
+    flush: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MS",
+            help="SQLite: keep files in memory and let each flush take so long; for a busy disk.",
+        ),
+    ] = None,
     peers: Annotated[bool, typer.Option("--peers", help="Also measure the other queues installed.")] = False,
     postgres_url: Annotated[str | None, typer.Option(help="A server; else the pgserver wheel's own.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write all figures here.")] = None,
@@ -69,41 +78,59 @@ def main(
     console = Console()
     if not console.is_terminal:
         console.width = 150  # of a file or a pipe, where nothing says how wide it may be
-    place = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder))
-    targets = _targets(store or [Store.ALL], place, postgres_url, console)
-    facts = report.machine(place)
-    for target in targets:
-        facts |= target.facts()
-    for name, value in facts.items():
-        console.print(f"[bold]{name:14}[/] {value}", highlight=False)
+    if flush is not None and folder is None and MEMORY.is_dir():
+        folder = MEMORY
+    chosen = [WORKLOADS[name] for name in workloads or ([] if peers else WORKLOADS)]
+    if peers:
+        chosen.append(compare)
+    with tempfile.TemporaryDirectory(
+        prefix="penstock-bench-", dir=folder, ignore_cleanup_errors=True
+    ) as place:
+        targets = _targets(store or [Store.ALL], Path(place), postgres_url, console)
+        facts = report.machine(Path(place), flush)
+        for target in targets:
+            facts |= target.facts()
+        for name, value in facts.items():
+            console.print(f"[bold]{name:14}[/] {value}", highlight=False)
+        results = _run(targets, chosen, min(rounds, 2) if quick else rounds, quick, flush, console)
+        facts["flush, end"] = report.flush(Path(place), flush)
+    console.print(report.table(results))
+    for line in (
+        f"flush at the end: {facts['flush, end']}",
+        *report.notes(results),
+        plotting.text_plot(results),
+    ):
+        console.print(line, highlight=False)
+    if plot is not None:
+        console.print(plotting.write_plot(results, plot))
+    if json_file is not None:
+        everything = {"facts": facts, "results": [each.as_json() for each in results]}
+        json_file.write_text(json.dumps(everything, indent=1))
+
+
+def _run(
+    targets: Sequence[Target],
+    workloads: Sequence[Workload],
+    rounds: int,
+    quick: bool,
+    flush: float | None,
+    console: Console,
+) -> list[Result]:
     results: list[Result] = []
+    disk = nullcontext() if flush is None else slow_flushes(flush / 1000)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     try:
-        with Progress(*columns, console=console, transient=True) as display:
-            settings = Settings(min(rounds, 2) if quick else rounds, quick, display)
+        with disk, Progress(*columns, console=console, transient=True) as display:
+            settings = Settings(rounds, quick, display)
             for target in targets:
-                for name in workloads or ([] if peers else WORKLOADS):
-                    _measure(WORKLOADS[name], target, settings, results)
-                if peers:
-                    _measure(compare, target, settings, results)
+                for workload in workloads:
+                    _measure(workload, target, settings, results)
     except KeyboardInterrupt:
         console.print("[yellow]interrupted; what was measured so far:[/]")
     finally:
         for target in targets:
             target.close()
-        shutil.rmtree(place, ignore_errors=True)
-    console.print(report.table(results))
-    for note in report.notes(results):
-        console.print(note, highlight=False)
-    drawn = plotting.text_plot(results)
-    if drawn:
-        console.print(drawn, highlight=False)
-    if plot is not None:
-        console.print(plotting.write_plot(results, plot))
-    if json_file is not None:
-        json_file.write_text(
-            json.dumps({"facts": facts, "results": [each.as_json() for each in results]}, indent=1)
-        )
+    return results
 
 
 def _measure(workload: Workload, target: Target, settings: Settings, results: list[Result]) -> None:

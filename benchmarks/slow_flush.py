@@ -27,7 +27,7 @@ def slow_flushes(seconds: float) -> Iterator[None]:
 
     class SlowDisk(apsw.VFS):
         def __init__(self) -> None:
-            super().__init__("penstock-slow", base, makedefault=True)
+            super().__init__(f"penstock-slow-{len(apsw.vfs_names())}", base, makedefault=True)
 
         def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
             return SlowFile(name, flags)
