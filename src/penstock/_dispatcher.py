@@ -101,6 +101,14 @@ class Dispatcher:
             self._mark(group)
         return stream
 
+    def hold(self) -> str:
+        """Return this process's owner id, for a claim outside any stream; the process beats from now on."""
+        with self.lock:
+            if self._stopping:
+                raise QueueClosedError
+            self._start()
+            return self._owner or ""
+
     def end(self, stream: JobStream, error: BaseException | None = None) -> None:
         """Close a stream and give back what its consumer has not taken, before returning."""
         with self.lock:

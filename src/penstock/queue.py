@@ -99,6 +99,15 @@ class Queue:
         self._check_open()
         return self._dispatcher.open(*checked)
 
+    def claim_jobs(self, assignee_id: str, limit: int = 1, **filters: Any) -> list[Job]:
+        """Take jobs by hand, held by this process for as long as it lives; the filters are `Backend.dequeue_jobs`'s.
+
+        For faces of the queue that pull instead of being pushed to.
+        """
+        self._check_open()
+        owner = self._dispatcher.hold()
+        return self._run(self.backend.dequeue_jobs, assignee_id, limit=limit, owner=owner, **filters)
+
     # -- submission ---------------------------------------------------------------------------------------------
 
     def submit(
