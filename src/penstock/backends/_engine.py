@@ -26,7 +26,7 @@ from penstock.backends._options import StoreOptions
 from penstock.backends._rows import Row, encode_strings, job_of, micros_of, moment_at
 from penstock.backends._settlement import settle
 from penstock.backends._store import Blobs, Claim, Store, Transaction, tell
-from penstock.backends._submission import Submission, submit_plain
+from penstock.backends._submission import PlainSubmission, Submission
 from penstock.backends.base import UNSET, Backend, Change, ClaimRequest, Failure, Retention, UnsetType
 from penstock.errors import (
     InvalidArgumentError,
@@ -90,7 +90,7 @@ class EngineBackend(Backend):
     def enqueue_job(self, job: Job) -> str:
         arguments.check_job(job, self._options.max_payload)
         if job.is_plain and self._options.max_pending is None:
-            return self._write(lambda tx: submit_plain(tx, job))
+            return self._write(PlainSubmission(job))
         return self._write(lambda tx: Submission(tx, self._options, check=False).run([job])[0])
 
     def enqueue_jobs(self, jobs: Iterable[Job]) -> list[str]:

@@ -21,7 +21,7 @@ from penstock.backends._store import AFTER, AFTER_ANY, Blobs, DuplicateIdError, 
 from penstock.errors import DependencyError, JobExistsError, QueueBlockedError, QueueFullError, shown
 from penstock.job import Job
 
-__all__ = ["Submission", "submit_plain"]
+__all__ = ["PlainSubmission", "Submission", "is_all_or_nothing"]
 
 CHUNK: Final = 2_000
 
@@ -238,15 +238,27 @@ class Submission:
             raise JobExistsError(error.ids[0], failed) from None
 
 
-def submit_plain(tx: Transaction, job: Job) -> str:
-    """Insert one job of which nothing special is asked: what `Submission` does, without the ceremony."""
-    if tx.is_blocked():
-        raise QueueBlockedError
-    try:
-        tx.insert_plain([job])
-    except DuplicateIdError:
-        raise JobExistsError(job.id, [(0, job.id, "it is already stored")]) from None
-    return job.id
+class PlainSubmission:
+    """One job of which nothing special is asked: what `Submission` does, without the ceremony."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __call__(self, tx: Transaction) -> str:
+        if tx.is_blocked():
+            raise QueueBlockedError
+        try:
+            tx.insert_plain([self._job])
+        except DuplicateIdError:
+            raise JobExistsError(self._job.id, [(0, self._job.id, "it is already stored")]) from None
+        return self._job.id
+
+
+def is_all_or_nothing(work: object) -> bool:
+    """Whether refused work has changed nothing, so that nothing needs to be undone."""
+    return type(work) is PlainSubmission
 
 
 def _dependencies_first(jobs: Sequence[Job]) -> list[Job]:

@@ -1056,7 +1056,7 @@ class ModelBackend(Backend):
             and _is_past(row.job.attempt_started_at, row.job.timeouts.execution + _TIMEOUT_GRACE, now)
         ]
         failure = Failure(
-            message="its execution time is over", category=FailureCategory.TIMEOUT, code="execution"
+            message="its execution time is over", category=FailureCategory.TIMEOUT, code="execution_timeout"
         )
         for row in late:
             self._fail(row, Verb.TIME_OUT, failure, now)

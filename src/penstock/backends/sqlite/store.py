@@ -317,14 +317,13 @@ class SqliteStore(Store):
         The writer goes first and without the gate, because a transaction under way may read, for example in an
         iterator passed to enqueue_jobs.
         """
-        writer = self._writer
-        self._stays_with_parent = self._is_memory or (writer is not None and writer.is_led_here())
-        if not self._stays_with_parent:
-            with self._gate:
-                self._writer_rests = True
-            if writer is not None:
-                with contextlib.suppress(apsw.Error):
-                    self._stays_with_parent = not writer.retire(self._timeout)
+        with self._gate:
+            self._writer_rests = True
+            writer = self._writer
+        self._stays_with_parent = self._is_memory
+        if writer is not None and not self._is_memory:
+            with contextlib.suppress(apsw.Error):
+                self._stays_with_parent = writer.is_led_here() or not writer.retire(self._timeout)
         self._gate.acquire()
         if self._stays_with_parent:
             return

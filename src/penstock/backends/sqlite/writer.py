@@ -25,13 +25,14 @@ from typing import Any, Final, TypeVar
 import apsw
 
 from penstock.backends._store import Transaction
+from penstock.backends._submission import is_all_or_nothing
 from penstock.backends.base import Change
 from penstock.backends.sqlite.connection import fetch
 from penstock.backends.sqlite.counters import fold_counters
 from penstock.backends.sqlite.faults import translate
 from penstock.backends.sqlite.transaction import SqliteTransaction, SubmissionCache
 from penstock.backends.sqlite.turns import Turns
-from penstock.errors import BackendError, OperationCancelledError
+from penstock.errors import BackendError, OperationCancelledError, PenstockError
 from penstock.scope import CancelScope, checkpoint, current_scope
 
 __all__ = ["Writer", "WriterRetiredError", "leak"]
@@ -336,7 +337,7 @@ class Writer:
             if request is None:
                 return
             group.append(request)
-            tx = self._run_guarded(request)
+            tx = self._run_plain(request) if is_all_or_nothing(request.work) else self._run_guarded(request)
             if tx is not None:
                 transactions.append(tx)
 
@@ -370,6 +371,19 @@ class Writer:
         self._cursor.execute("ROLLBACK TO call")
         self._cursor.execute("RELEASE call")
         return None
+
+    def _run_plain(self, request: _Request) -> SqliteTransaction | None:
+        """Run work that leaves nothing behind when it is refused, without a SAVEPOINT.
+
+        A fault of SQLite's itself is raised: then the whole group is undone.
+        """
+        tx = self._transaction()
+        try:
+            request.result = request.work(tx)
+        except PenstockError as error:
+            request.error = error
+            return None
+        return tx
 
     def _transaction(self) -> SqliteTransaction:
         return SqliteTransaction(

@@ -138,6 +138,43 @@ class Updating(Suite):
         assert backend.get_job("first").priority is Priority.BULK
         assert backend.get_job("second").priority is Priority.HIGH
 
+    def test_a_raise_passes_through_jobs_that_are_more_urgent_already(self, backend: Backend) -> None:
+        """G12, C27."""
+        backend.enqueue_jobs(
+            [a_job(id="first"), a_job(id="second", after=["first"]), a_job(id="third", after=["second"])]
+        )
+        backend.update_job("second", priority=Priority.CRITICAL)
+        backend.update_job("third", priority=Priority.BULK)
+        backend.update_job("first", priority=Priority.HIGH)
+        assert [int(job.priority) for job in all_jobs(backend)] == [1, 0, 1]
+
+    @pytest.mark.parametrize("field", ["after", "after_any"])
+    @pytest.mark.parametrize("end", ["cancelled", "unscheduled", "expired"])
+    def test_a_raise_leaves_ended_jobs_alone(
+        self, backend: Backend, clock: ManualClock, end: str, field: str
+    ) -> None:
+        """C34, G12."""
+        put(backend, "first")
+        put(backend, "second", timeouts=time_limits(lifetime=5), **{field: ["first"]})
+        if end == "cancelled":
+            backend.cancel_jobs(job_ids=["second"])
+        elif end == "unscheduled":
+            backend.update_job_status("second", _S.UNSCHEDULED)
+        else:
+            clock.advance(5)
+            backend.maintain()
+        before = backend.get_job("second")
+        backend.update_job("first", priority=Priority.CRITICAL)
+        assert backend.get_job("second") == before
+
+    def test_a_raise_does_not_reach_jobs_that_wait_no_longer(self, backend: Backend) -> None:
+        """G12: the other dependency of an after_any was enough."""
+        put(backend, "over", "open")
+        put(backend, "ready", after_any=["over", "open"])
+        backend.cancel_jobs(job_ids=["over"])
+        backend.update_job("open", priority=Priority.CRITICAL)
+        assert backend.get_job("ready").priority is Priority.NORMAL
+
     @pytest.mark.parametrize(
         "change",
         [

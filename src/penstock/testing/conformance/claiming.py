@@ -117,6 +117,17 @@ class Order(Suite):
             put(backend, f"p{priority}", priority=priority)
         assert ids(backend.dequeue_jobs(WORKER, limit=10)) == ["p0", "p1", "p2", "p3", "p4"]
 
+    def test_a_low_priority_waits_as_long_as_there_is_something_more_urgent(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
+        """G10, C26: strict, and at last its turn comes."""
+        put(backend, "bulk", priority=Priority.BULK)
+        for number in range(10):
+            clock.advance(3600)
+            put(backend, f"low-{number}", priority=Priority.LOW)
+            assert ids(backend.dequeue_jobs(WORKER)) == [f"low-{number}"]
+        assert ids(backend.dequeue_jobs(WORKER)) == ["bulk"]
+
     def test_one_at_a_time_the_order_is_the_same(self, backend: Backend) -> None:
         """G8, C58."""
         for priority in (3, 1, 4, 0, 2):

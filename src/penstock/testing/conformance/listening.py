@@ -139,6 +139,24 @@ class Listening(Suite):
         backend.cancel_jobs(job_ids=["first"])
         assert sorted(ears.steps()) == [("first", "cancel", False), ("second", "propagate", False)]
 
+    @pytest.mark.parametrize("how", ["acknowledged", "unresponsive", "reset"])
+    def test_verbs_without_a_freed_map_tell_whose_jobs_moved(self, backend: Backend, how: str) -> None:
+        """C8: so that a queue can give the slot back to the stream that held the job."""
+        put_running(backend, "job")
+        if how == "acknowledged":
+            backend.cancel_jobs(job_ids=["job"])
+        before = backend.get_job("job").status
+        ears = Ears(backend)
+        if how == "acknowledged":
+            backend.acknowledge_cancellation("job", True)
+        elif how == "unresponsive":
+            backend.mark_worker_unresponsive(WORKER)
+        else:
+            backend.reset_running_jobs()
+        (change,) = ears.take()
+        assert (change.job_id, change.from_status, change.assignee_id) == ("job", before, WORKER)
+        assert not change.status.holds_slot
+
     def test_refused_calls_and_reads_tell_nothing(self, backend: Backend) -> None:
         put(backend, "job")
         ears = Ears(backend)

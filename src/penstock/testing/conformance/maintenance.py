@@ -68,7 +68,7 @@ class Lifetimes(Suite):
     def test_a_job_that_has_ended_does_not_expire(
         self, backend: Backend, clock: ManualClock, status: JobStatus
     ) -> None:
-        """C30."""
+        """C22, C30: FAILED stays FAILED."""
         drive(backend, status, timeouts=time_limits(lifetime=60))
         clock.advance(61)
         with unchanged(backend):

@@ -103,7 +103,7 @@ class Reading(Suite):
         assert drive(backend, status).process_status is process_status
 
     def test_the_formal_state_follows_the_clock(self, backend: Backend, clock: ManualClock) -> None:
-        """G3, G4, G6, G31: filled in when the job is read."""
+        """G3, G4, G6, G31, C22: filled in when the job is read; a retry passes through SCHEDULED."""
         put(backend, "job", run_at=clock.now() + timedelta(seconds=10), retry=retry_policy(initial_delay=5))
         due = clock.now() + timedelta(seconds=10)
 

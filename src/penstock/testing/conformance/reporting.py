@@ -56,6 +56,7 @@ class Completing(Suite):
 
     @pytest.mark.parametrize("result", [None, b"", b"\x00", bytearray(b"ab")], ids=repr)
     def test_a_result_may_be_empty_or_absent(self, backend: Backend, result: Any) -> None:
+        """Q35, C60."""
         put_running(backend, "job")
         backend.complete_job("job", result)
         assert backend.get_job("job").result == result
@@ -131,7 +132,7 @@ class Failing(Suite):
         assert is_takeable(backend, "job")
 
     def test_without_a_policy_there_is_no_limit(self, backend: Backend) -> None:
-        """Q36, C55."""
+        """Q36, C55, G34: policies are for those who ask for them."""
         put(backend, "job")
         for attempt in range(1, 31):
             assert claim(backend, "job").attempt == attempt
@@ -371,6 +372,19 @@ class Releasing(Suite):
         assert backend.release_jobs({"job": "draining"}) == {WORKER: 1}
         job = backend.get_job("job")
         assert (job.status, job.finalized_at, job.failures) == (_S.STOPPED, now, 0)
+
+    def test_attempts_and_retries_are_counted_apart(self, backend: Backend) -> None:
+        """C56: attempts begin, retries end one, failures are those that the policy counts."""
+        put(backend, "job", retry=retry_policy(max_attempts=9, initial_delay=0))
+        claim(backend, "job")
+        backend.fail_job("job", "boom")
+        claim(backend, "job")
+        backend.release_jobs({"job": "back"})
+        claim(backend, "job")
+        backend.mark_worker_unresponsive(WORKER)
+        claim(backend, "job")
+        job = backend.get_job("job")
+        assert (job.attempt, job.retry_count, job.failures) == (4, 2, 2)
 
     def test_the_attempt_number_never_falls(self, backend: Backend) -> None:
         """An attempt number is the fence."""

@@ -1,0 +1,1 @@
+"""Penstock beside the raw store: `python -m benchmarks --help`."""
