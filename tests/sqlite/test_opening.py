@@ -203,7 +203,7 @@ def test_reading_past_a_flipped_byte_is_a_store_error_or_harmless(path):
     whole = path.read_bytes()
     choice = random.Random(7)
     refused = 0
-    for _ in range(200):
+    for _ in range(100):
         damaged = bytearray(whole)
         damaged[choice.randrange(len(whole))] ^= 1 << choice.randrange(8)
         path.write_bytes(damaged)
