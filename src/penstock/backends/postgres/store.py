@@ -28,6 +28,7 @@ from penstock.backends.postgres.gather import Gatherer
 from penstock.backends.postgres.herald import Herald
 from penstock.backends.postgres.journal import job_stats
 from penstock.backends.postgres.migrate import check_version
+from penstock.backends.postgres.start import Start
 from penstock.backends.postgres.statements import NOW
 from penstock.backends.postgres.transaction import PostgresTransaction
 from penstock.clock import Clock, to_micros
@@ -78,9 +79,7 @@ class PostgresStore(Store):
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
             + "".join(f"SET LOCAL {name} = '{value}'; " for name, value in settings.items())
         )
-        self._start = self.context.sql.text(
-            f"SELECT {NOW}, pg_current_xact_id()::text, (SELECT blocked FROM {{schema}}.control)"
-        )
+        self._start = Start(self.context, is_prepared=not pgbouncer)
         _stores.add(self)
         try:
             self.run(lambda connection: check_version(connection, schema, may_migrate=migrate))
@@ -141,20 +140,15 @@ class PostgresStore(Store):
         if left is not None and left < self._timeout:
             # The server itself gives up waiting for locks when the caller's time is over.
             begin += f"SET LOCAL statement_timeout = {max(1, int(left * 1000))}; "
-        cursor = connection.execute(begin + self._start, prepare=False)
-        while cursor.nextset():
-            pass
-        found = cursor.fetchone()
-        if found is None:
-            raise BackendError("PostgreSQL gave no answer to the start of a transaction", retryable=True)
-        now, xid, blocked = found
+        now, xid, blocked, is_due = self._start.run(connection, begin, self._own_now())
         tx = PostgresTransaction(
             connection,
             self.context,
-            now=now if self._clock is None else to_micros(self._clock.now()),
-            blocked=bool(blocked),
+            now=now,
+            blocked=blocked,
             wants_changes=self.on_commit is not None,
         )
+        tx.is_due = is_due
         return tx, xid
 
     @staticmethod
