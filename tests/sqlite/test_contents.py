@@ -254,6 +254,16 @@ def test_insertion_numbers_are_not_given_again_after_deletions(path):
     assert numbers == [(number,) for number in range(1, 7)]
 
 
+def test_a_job_ended_while_it_waited_waits_no_more(backend):
+    """B17: finals stay; a priority given to what it once waited for must not reach it."""
+    backend.enqueue_jobs([Job(id="first", type="t"), Job(id="second", type="t", after=("first",))])
+    backend.update_job_status("second", JobStatus.UNSCHEDULED)
+    backend.update_job("first", priority=0)
+    assert [row.verb for row in journal(backend) if row.job_id == "second"] == ["enqueue", "update_status"]
+    assert_no_orphans(backend)
+    assert_sound(backend)
+
+
 def test_the_journal_is_dense_after_refusals(backend):
     """Q55: a refused call uses up no number."""
     backend.enqueue_jobs(jobs(3))
