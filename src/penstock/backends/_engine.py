@@ -343,6 +343,8 @@ class EngineBackend(Backend):
             frees = source.holds_slot and target in decisions.FREEING_UPDATES
             decisions.update_status(row, target, text, tx.now)
             self._save(tx, [row])
+            if row.closed and row.unmet:
+                tx.drop_edges_of([row.seq])  # it waits for nothing any more
             if data is not None:
                 tx.store_results([(row.seq, data)])
             settle(tx, [row])
