@@ -47,8 +47,9 @@ _RESOLVE_SECONDS: Final = 10.0
 class _RunAgainError(Exception):
     """The transaction took no effect and its work may be run again."""
 
-    def __init__(self, cause: psycopg.Error) -> None:
+    def __init__(self, cause: psycopg.Error, *, began: bool = True) -> None:
         self.cause = cause
+        self.began = began
         super().__init__(str(cause))
 
 
@@ -97,15 +98,15 @@ class PostgresStore(Store):
             try:
                 return self._run_once(connection, work, patience, is_long=alone)
             except _RunAgainError as again:
-                error = again.cause
+                error, began = again.cause, again.began
             finally:
                 self._pool.release(connection)
             collided = faults.is_transient(error)
             collisions += collided
             if not collided:
                 self._pool.forget_idle()
-            # Work that reads an iterator cannot be run again.
-            if alone or collisions > _MOST_COLLISIONS or not patience.pause(short=collided):
+            # Work that has begun to read an iterator cannot be run again.
+            if (alone and began) or collisions > _MOST_COLLISIONS or not patience.pause(short=collided):
                 raise faults.translate(error) from error
 
     def _run_once(
@@ -117,13 +118,15 @@ class PostgresStore(Store):
         is_long: bool,
     ) -> T:
         """Run the work and commit it, on a connection that is idle; leaves no transaction open."""
+        began = False
         try:
             tx, xid = self._open_transaction(connection, patience)
             tx.is_long = is_long
+            began = True
             result = work(tx)
         except psycopg.Error as error:
             _roll_back(connection)
-            raise self._verdict(error, patience) from error
+            raise self._verdict(error, patience, began=began) from error
         except BaseException:
             _roll_back(connection)
             raise
@@ -152,10 +155,10 @@ class PostgresStore(Store):
         return tx, xid
 
     @staticmethod
-    def _verdict(error: psycopg.Error, patience: Patience) -> Exception:
+    def _verdict(error: psycopg.Error, patience: Patience, *, began: bool) -> Exception:
         """Return what to raise when a statement failed before the commit."""
         if faults.is_transient(error) or faults.is_disconnect(error):
-            return _RunAgainError(error)
+            return _RunAgainError(error, began=began)
         if error.sqlstate == "57014":
             try:
                 patience.check()
