@@ -22,6 +22,7 @@ def test_a_store_does_what_the_model_does(kind: str, new_store: Any) -> None:
             max_examples=examples,
             stateful_step_count=steps,
             deadline=None,
+            report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         ),
     )

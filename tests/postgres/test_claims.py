@@ -128,7 +128,7 @@ def test_other_verbs_use_their_indexes_on_a_large_table(large):
     """B18: cancel by tag, moving due jobs, jobs of one worker, upkeep."""
     for work, index in [
         (lambda tx: tx.rows_tagged(["common", "rare"]), "job_tag_pkey"),
-        (lambda tx: tx.promote(100), "job_delayed"),
+        (move_due, "job_delayed"),
         (lambda tx: tx.rows_in_flight("w"), "job_in_flight"),
         (lambda tx: tx.rows_expired(10), "job_expiry"),
         (lambda tx: tx.rows_overdue(0, 10), "job_in_flight"),
@@ -192,6 +192,11 @@ def test_dead_rows_under_a_held_snapshot_do_not_slow_claims(open_store, postgres
         assert cost() < buffers(
             explained(backend, lambda tx: [forget(tx), tx.claim(claim(tags=tags, limit=5))])
         )
+
+
+def move_due(tx):
+    tx.is_due = True
+    tx.promote(100)
 
 
 def forget(tx):

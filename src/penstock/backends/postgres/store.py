@@ -68,7 +68,7 @@ class PostgresStore(Store):
         pgbouncer: bool = False,
     ) -> None:
         self.context = Context(schema, has_own_clock=clock is not None)
-        self.on_commit: Callable[[Sequence[Change]], None] | None = None
+        self._on_commit: Callable[[Sequence[Change]], None] | None = None
         self.herald = Herald()
         self.gatherer = Gatherer(self._store_plain)
         self._clock = clock
@@ -87,6 +87,16 @@ class PostgresStore(Store):
         except BaseException:
             self._pool.close()
             raise
+
+    @property
+    def on_commit(self) -> Callable[[Sequence[Change]], None] | None:
+        return self._on_commit
+
+    @on_commit.setter
+    def on_commit(self, listener: Callable[[Sequence[Change]], None] | None) -> None:
+        if listener is not None and self._pool.is_closed:  # to stop listening is always possible
+            raise QueueClosedError
+        self._on_commit = listener
 
     # -- transactions -------------------------------------------------------------------------------------------
 
@@ -381,6 +391,7 @@ _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for store in list(_stores):
+        store._on_commit = None  # noqa: SLF001 - the parent's listeners stay with it
         store.herald.reset()
         store.gatherer.reset()
 

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import apsw
 import msgspec
 
-from penstock.backends._rows import JOURNAL_COLUMNS, Row, journal_entry
+from penstock.backends._rows import JOURNAL_COLUMNS, Row, damage_named, journal_entry
 from penstock.backends._store import Blobs, Store, Transaction
 from penstock.backends.base import Change
 from penstock.backends.sqlite.connection import fetch, open_connection, prepare_file
@@ -143,7 +143,8 @@ class SqliteStore(Store):
 
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
         found = self._read(lambda cursor: fetch(cursor, _JOURNAL, (min(after, 2**62), limit)))
-        return [journal_entry(values) for values in found]
+        with damage_named():
+            return [journal_entry(values) for values in found]
 
     poll_seconds = 0.01
 
@@ -308,6 +309,8 @@ class SqliteStore(Store):
             yield
         except apsw.Error as error:
             raise translate(error, self._path) from error
+        except UnicodeDecodeError as error:
+            raise translate(apsw.CorruptError(str(error)), self._path) from error
 
     # -- fork ---------------------------------------------------------------------------------------------------
 
