@@ -53,10 +53,10 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         rarest = self.rarest_tag(tags, "job_tag")
         found = self.execute(
             self.text(
-                "SELECT seq, key FROM {schema}.job_tag AS first JOIN {schema}.job USING (seq)"
-                " WHERE first.tag = %(tag)s AND NOT EXISTS ("
-                " SELECT FROM unnest(%(tags)s::text[]) AS wanted (tag) WHERE NOT EXISTS ("
-                " SELECT FROM {schema}.job_tag WHERE job_tag.tag = wanted.tag AND job_tag.seq = first.seq))"
+                # OFFSET makes it a look-up for each row of the tag, whatever the planner thinks of the tag.
+                "SELECT first.seq, job.key FROM {schema}.job_tag AS first CROSS JOIN LATERAL ("
+                "SELECT key, tags FROM {schema}.job WHERE job.seq = first.seq OFFSET 0) AS job"
+                " WHERE first.tag = %(tag)s AND job.tags::jsonb ?& %(tags)s::text[]"
             ),
             {"tag": rarest, "tags": [tag for tag in tags if tag != rarest]},
         ).fetchall()
