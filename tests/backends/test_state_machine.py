@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.machine import machine_on
 
-EXAMPLES = {"memory": (100, 40), "sqlite": (15, 40), "postgres": (15, 30)}
+EXAMPLES = {"memory": (60, 30), "sqlite": (10, 30), "postgres": (10, 25)}
 
 
 @pytest.mark.slow
