@@ -14,14 +14,16 @@ from typing import Any, Final
 import msgspec
 from psycopg import errors
 
-from penstock.backends._rows import Row, decode_strings
+from penstock.backends._rows import Row, decode_strings, moment_at
 from penstock.backends._store import Blobs, DuplicateIdError
+from penstock.backends.base import Change
 from penstock.backends.postgres import bulk
 from penstock.backends.postgres.claiming import ClaimingTransaction
 from penstock.backends.postgres.core import numbers
 from penstock.backends.postgres.plain import plain_row
 from penstock.backends.postgres.turns import TurnsTransaction
 from penstock.job import Job, JobStatus
+from penstock.lifecycle import Verb
 
 __all__ = ["PostgresTransaction"]
 
@@ -51,10 +53,10 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         rarest = self.rarest_tag(tags, "job_tag")
         found = self.execute(
             self.text(
-                "SELECT seq, key FROM {schema}.job_tag AS first JOIN {schema}.job USING (seq)"
-                " WHERE first.tag = %(tag)s AND NOT EXISTS ("
-                " SELECT FROM unnest(%(tags)s::text[]) AS wanted (tag) WHERE NOT EXISTS ("
-                " SELECT FROM {schema}.job_tag WHERE job_tag.tag = wanted.tag AND job_tag.seq = first.seq))"
+                # OFFSET makes it a look-up for each row of the tag, whatever the planner thinks of the tag.
+                "SELECT first.seq, job.key FROM {schema}.job_tag AS first CROSS JOIN LATERAL ("
+                "SELECT key, tags FROM {schema}.job WHERE job.seq = first.seq OFFSET 0) AS job"
+                " WHERE first.tag = %(tag)s AND job.tags::jsonb ?& %(tags)s::text[]"
             ),
             {"tag": rarest, "tags": [tag for tag in tags if tag != rarest]},
         ).fetchall()
@@ -220,8 +222,25 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         found = self.execute(self.sql["complete_simple"], {"fences": wanted, "now": self.now}).fetchall()
         if found:
             self.witness = (found[-1][1], found[-1][3])
-        self.resultless.update(seq for _, seq, _, _, has_result in found if not has_result)
-        return [(job_id, seq, assignee) for job_id, seq, assignee, _, _ in found]
+        self.resultless.update(each[1] for each in found if not each[4])
+        if self.wants_changes:
+            self.changes += [self._completion(*each) for each in found]
+        return [(job_id, seq, assignee) for job_id, seq, assignee, *_ in found]
+
+    def _completion(self, *found: Any) -> Change:
+        job_id, _, assignee_id, _, _, kind, tags, source, attempt = found
+        return Change(
+            job_id=job_id,
+            type=kind,
+            key=None,
+            tags=decode_strings(tags),
+            verb=Verb.COMPLETE,
+            from_status=JobStatus(source),
+            status=JobStatus.COMPLETED,
+            attempt=attempt,
+            assignee_id=assignee_id,
+            at=moment_at(self.now),
+        )
 
     def place(self, rows: Sequence[Row]) -> None:
         if rows:

@@ -43,4 +43,7 @@ journaled AS (
     FROM done
     ORDER BY seq
 )
-SELECT id, seq, assignee_id, n, EXISTS (SELECT FROM {schema}.result WHERE result.seq = done.seq) FROM done
+SELECT
+    id, seq, assignee_id, n, EXISTS (SELECT FROM {schema}.result WHERE result.seq = done.seq),
+    type, tags, from_status, attempt
+FROM done
