@@ -12,17 +12,25 @@ from psycopg import sql
 from benchmarks.items import TYPE, Item
 from benchmarks.raw import RawStore
 
-# A statement trigger journals new jobs. Columns that a plain new job leaves at their default are not named.
+# Columns that a plain new job leaves at their default are not named.
 _SUBMIT: Final = """WITH added AS (
     INSERT INTO {schema}.job (seq, id, order_at, created_at, updated_at, ready_at, gate, type)
     VALUES (nextval('{schema}.job_number'), %(id)s, %(now)s, %(now)s, %(now)s, %(now)s, 0, '{type}')
-    RETURNING seq)
-INSERT INTO {schema}.payload (seq, data) SELECT seq, %(data)s FROM added"""
+    RETURNING seq
+), paid AS (
+    INSERT INTO {schema}.payload (seq, data) SELECT seq, %(data)s FROM added
+)
+INSERT INTO {schema}.journal_inbox (
+    job_seq, recorded_at, job_id, n, type, verb, status, attempt, retry_count, failures, priority, tags, progress)
+SELECT seq, %(now)s, %(id)s, 1, '{type}', 'enqueue', 'initial_pending', 0, 0, 0, 2, '[]', 0 FROM added"""
 _NUMBERS: Final = "SELECT nextval('{schema}.job_number') FROM generate_series(1, %(number)s)"
 _COPY_JOBS: Final = (
     "COPY {schema}.job (seq, id, order_at, created_at, updated_at, ready_at, gate, type) FROM STDIN"
 )
 _COPY_PAYLOADS: Final = "COPY {schema}.payload (seq, data) FROM STDIN"
+_COPY_JOURNAL: Final = """COPY {schema}.journal_inbox (
+    job_seq, job_id, recorded_at, n, type, verb, status, attempt, retry_count, failures, priority, tags, progress)
+FROM STDIN"""
 _JOURNAL: Final = """INSERT INTO {schema}.journal_inbox (
     job_seq, recorded_at, job_id, n, type, verb, from_status, status, attempt, retry_count, failures, priority, tags,
     assignee_id, progress, ready_at, started_at)"""
@@ -83,6 +91,9 @@ class RawPostgres(RawStore):
                 copy.write("".join([f"{seq}\t{job_id}{rest}" for seq, job_id, _ in numbered]))
             with cursor.copy(self._text(_COPY_PAYLOADS)) as copy:
                 copy.write("".join([f"{seq}\t\\\\x{data.hex()}\n" for seq, _, data in numbered]))
+            rest = f"\t{now}\t1\t{TYPE}\tenqueue\tinitial_pending\t0\t0\t0\t2\t[]\t0\n"
+            with cursor.copy(self._text(_COPY_JOURNAL)) as copy:
+                copy.write("".join([f"{seq}\t{job_id}{rest}" for seq, job_id, _ in numbered]))
 
     def drain(self, batch: int) -> int:
         connection = self._connection

@@ -124,7 +124,7 @@ class StoreMachine(RuleBasedStateMachine):
         theirs, ours = outcome(call, self.store), outcome(call, self.model)
         if loose:
             theirs, ours = loosened(theirs), loosened(ours)
-        assert theirs == ours, f"the store says {theirs}, the model {ours}"
+        assert_equal(theirs, ours)
         return ours
 
     # -- submission -----------------------------------------------------------------------------------------
@@ -377,15 +377,15 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def jobs_are_the_same(self) -> None:
         theirs, ours = self.store.list_jobs(limit=1000), self.model.list_jobs(limit=1000)
-        assert [job.id for job in theirs] == [job.id for job in ours]
+        assert_equal([job.id for job in theirs], [job.id for job in ours])
         for their, our in zip(theirs, ours, strict=True):
             assert_same(their, our, f"job {our.id}")
 
     @invariant()
     def statistics_are_the_same(self) -> None:
         for tags in ((), ("red",), ("blue",), ("red", "blue")):
-            assert self.store.get_job_stats(tags) == self.model.get_job_stats(tags)
-        assert self.store.is_blocked() == self.model.is_blocked()
+            assert_equal(self.store.get_job_stats(tags), self.model.get_job_stats(tags))
+        assert_equal(self.store.is_blocked(), self.model.is_blocked())
 
     @invariant()
     def journals_are_the_same_and_sound(self) -> None:
@@ -436,6 +436,10 @@ def loosened(result: Any) -> Any:
     return (
         ("refused", "InvalidTransitionError") if result == ("refused", StaleAttemptError.__name__) else result
     )
+
+
+def assert_equal(theirs: Any, ours: Any) -> None:
+    assert theirs == ours, f"the store says {theirs}, the model {ours}"
 
 
 def assert_same(theirs: Any, ours: Any, what: str) -> None:

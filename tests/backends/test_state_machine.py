@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.machine import machine_on
 
-EXAMPLES = {"memory": (100, 40), "sqlite": (15, 40), "postgres": (15, 30)}
+EXAMPLES = {"memory": (60, 30), "sqlite": (10, 30), "postgres": (10, 25)}
 
 
 @pytest.mark.slow
@@ -22,6 +22,7 @@ def test_a_store_does_what_the_model_does(kind: str, new_store: Any) -> None:
             max_examples=examples,
             stateful_step_count=steps,
             deadline=None,
+            report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -208,6 +208,16 @@ def test_sessions_that_the_server_ends_are_replaced(backend, admin):
     assert backend.get_job_stats().total_jobs == 20
 
 
+def test_an_iterator_is_stored_although_the_idle_session_was_ended(backend, admin):
+    """Q15, Q55: it is read once, but nothing of it was read yet."""
+    backend.enqueue_job(Job(id="a", type="t"))
+    admin.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock'"
+    )
+    assert len(backend.enqueue_jobs(Job.new("t") for _ in range(2_500))) == 2_500
+    assert backend.get_job_stats().total_jobs == 2_501
+
+
 def test_a_lock_in_the_way_ends_in_an_error_that_says_to_try_again(open_store, admin):
     """Q55: within the timeout, and nothing is left behind."""
     backend = open_store(timeout=0.5)

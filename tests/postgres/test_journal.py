@@ -45,6 +45,15 @@ def test_a_row_that_commits_late_gets_a_later_number(open_store, gate_of, call):
         ]
 
 
+def test_the_first_row_is_found_although_somebody_looked_before(backend):
+    """R10, R12: a sequence that was never used looks as if it had given its first number."""
+    assert backend.read_journal() == []
+    backend.maintain()
+    backend.enqueue_job(Job(id="a", type="t"))
+    assert [row.seq for row in backend.read_journal()] == [1]
+    assert backend.get_job_stats().total_jobs == 1
+
+
 def test_a_reader_does_not_wait_for_a_writer_nor_for_a_stranger(open_store, admin, gate_of, call):
     """R10, R12: a foreign transaction that has been open for long delays nobody."""
     slow, quick = open_store(), open_store()

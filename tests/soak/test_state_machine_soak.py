@@ -22,6 +22,7 @@ def test_a_store_does_what_the_model_does_for_a_long_time(kind: str, new_store: 
             max_examples=max(1, int(EXAMPLES * SHARE[kind])),
             stateful_step_count=STEPS,
             deadline=None,
+            report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -264,6 +264,68 @@ backend.close()
     assert stored(path) == ["later", "stored"]
 
 
+def test_a_fork_interrupted_while_it_waits_leaves_the_store_with_the_parent(child, path):
+    """Ctrl-C reaches the hook, not the fork: the child is kept out, and the parent works on."""
+    process = child(
+        IN_CHILD
+        + """
+backend, other = store(), penstock.open_backend("sqlite:///" + path + ".other")
+inside, go = threading.Event(), threading.Event()
+def slow():
+    inside.set()
+    go.wait(60)
+    yield Job(id="slow", type="t")
+thread = threading.Thread(target=lambda: backend.enqueue_jobs(slow()))
+thread.start()
+inside.wait(60)
+def interrupt():
+    while not backend._store._current_writer().is_closed: threading.Event().wait(0.001)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+threading.Thread(target=interrupt).start()
+sys.unraisablehook = lambda hook: say(hook.exc_type.__name__)
+def action():
+    other.enqueue_job(Job(id="by-child", type="t"))
+    backend.get_job_stats()
+pid = in_child(action)
+joined(pid)
+go.set()
+thread.join()
+backend.enqueue_job(Job(id="later", type="t"))
+say(len(backend.list_jobs()))
+say(len(other.list_jobs()))
+say(joined(in_child(lambda: backend.get_job("later"))))
+"""
+    )
+    assert process.hear() == "KeyboardInterrupt"
+    assert "open one in the child" in process.hear()
+    assert process.hear() == "2"
+    assert process.hear() == "1"
+    assert process.hear() == "0"
+    assert process.wait() == 0
+    assert stored(path) == ["later", "slow"]
+
+
+def test_a_child_that_stops_watching_leaves_the_parent_its_hints(child):
+    """The socket and its file are the parent's, whatever the child's queue does when it ends."""
+    process = child(
+        IN_CHILD
+        + """
+backend = store()
+nudged = threading.Event()
+stop = backend._store.watch(nudged.set)
+joined(in_child(stop))
+say(nudged.wait(0.3))
+other = in_child(lambda: backend.enqueue_job(Job(id="a", type="t")))
+joined(other)
+say(nudged.wait(30))
+stop()
+"""
+    )
+    assert process.hear() == "False"
+    assert process.hear() == "True"
+    assert process.wait() == 0
+
+
 @pytest.mark.parametrize("ending", ["goes on", "raises", "exits", "uses it"])
 def test_a_fork_inside_a_transaction_is_safe(child, path, ending):
     """The child of an iterator may do what it likes: the transaction is the parent's, which commits it whole."""

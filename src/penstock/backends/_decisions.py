@@ -155,11 +155,16 @@ def expire(row: Row, now: int) -> None:
 
 
 def update_status(row: Row, target: JobStatus, message: str, now: int) -> None:
+    was_held = row.is_in_flight
     hold = (row.owner, row.lease_until, row.deadline_at)
     row.move(Verb.UPDATE_STATUS, target, now)
     if target is JobStatus.CANCELLING:
-        row.owner, row.lease_until, row.deadline_at = hold
         row.closed, row.finalized_at = 0, None
+        if was_held:
+            row.owner, row.lease_until, row.deadline_at = hold
+        elif row.visibility is not None:
+            # Whoever should acknowledge it may be gone, so the correction is a lease like any other.
+            row.lease_until = now + row.visibility
     if message:
         row.error_message = message
     if target.is_eligible:

@@ -23,7 +23,7 @@ from penstock.backends import _arguments as arguments
 from penstock.backends import _decisions as decisions
 from penstock.backends._liveness import gone_owners, is_this_process, this_process
 from penstock.backends._options import StoreOptions
-from penstock.backends._rows import Row, encode_strings, job_of, micros_of, moment_at
+from penstock.backends._rows import Row, damage_named, encode_strings, job_of, micros_of, moment_at
 from penstock.backends._settlement import settle
 from penstock.backends._store import Blobs, Claim, Store, Transaction, tell
 from penstock.backends._submission import PlainSubmission, Submission
@@ -343,6 +343,8 @@ class EngineBackend(Backend):
             frees = source.holds_slot and target in decisions.FREEING_UPDATES
             decisions.update_status(row, target, text, tx.now)
             self._save(tx, [row])
+            if row.closed and row.unmet:
+                tx.drop_edges_of([row.seq])  # it waits for nothing any more
             if data is not None:
                 tx.store_results([(row.seq, data)])
             settle(tx, [row])
@@ -616,7 +618,8 @@ class EngineBackend(Backend):
         wanted = arguments.job_ids(job_ids)
         checkpoint()
         rows, now = self._store.fetch_jobs(wanted)
-        found = {row.id: job_of(row, *blobs, now) for row, blobs in rows}
+        with damage_named():
+            found = {row.id: job_of(row, *blobs, now) for row, blobs in rows}
         return {job_id: found[job_id] for job_id in wanted if job_id in found}
 
     def get_job_stats(self, tags: Sequence[str] = ()) -> JobStats:
@@ -642,7 +645,8 @@ class EngineBackend(Backend):
         rows, now = self._store.list_jobs(
             status=wanted_status, type=type, tags=wanted_tags, after=after, limit=limit
         )
-        return [job_of(row, *blobs, now) for row, blobs in rows]
+        with damage_named():
+            return [job_of(row, *blobs, now) for row, blobs in rows]
 
     def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
         if type(after) is not int or after < 0:
@@ -941,4 +945,5 @@ def _jobs(tx: Transaction, rows: Sequence[Row]) -> list[Job]:
         return []
     blobs = tx.blobs([row.seq for row in rows])
     none = Blobs()
-    return [job_of(row, *blobs.get(row.seq, none), tx.now) for row in rows]
+    with damage_named():
+        return [job_of(row, *blobs.get(row.seq, none), tx.now) for row in rows]

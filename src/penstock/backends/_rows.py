@@ -5,7 +5,8 @@ Times are integer microseconds since 1970; `tags`, `key`, `after` and `after_any
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import IntEnum
 from functools import lru_cache
@@ -15,6 +16,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from penstock.clock import from_micros, to_micros
+from penstock.errors import BackendError
 from penstock.job import (
     ELIGIBLE,
     FINAL,
@@ -343,6 +345,15 @@ def row_of(job: Job, now: int) -> Row:
         verb="enqueue",
         from_status=None,
     )
+
+
+@contextmanager
+def damage_named() -> Iterator[None]:
+    """Say so if what was stored does not make sense: no store checks its pages by itself."""
+    try:
+        yield
+    except (LookupError, ValueError, TypeError, OverflowError, msgspec.MsgspecError) as error:
+        raise BackendError(f"a stored row is damaged ({error!r}); restore the store from a backup") from error
 
 
 def job_of(row: Row, payload: bytes, result: bytes | None, checkpoint: bytes | None, now: int) -> Job:

@@ -38,6 +38,7 @@ class Submission:
         self._aliases: dict[str, str] = {}
         self._keys_taken: dict[tuple[str, str], str] = {}
         self._count = 0
+        self._waiting: int | None = None
 
     def run(self, jobs: Iterable[Job], *, external: bool = True) -> list[str]:
         """Insert the jobs and return their ids in input order.
@@ -224,10 +225,14 @@ class Submission:
 
     def _make_room(self, count: int) -> None:
         limit = self._options.max_pending
-        if limit is not None:
-            waiting = self._tx.count_waiting()
-            if waiting + count > limit:
-                raise QueueFullError(limit=limit, waiting=waiting)
+        if limit is None:
+            return
+        # Counted once, and again only before a refusal: a batch of millions has hundreds of chunks.
+        if self._waiting is None or self._waiting + count > limit:
+            self._waiting = self._tx.count_waiting()
+        if self._waiting + count > limit:
+            raise QueueFullError(limit=limit, waiting=self._waiting)
+        self._waiting += count
 
     @contextlib.contextmanager
     def _conflicts_named(self) -> Iterator[None]:

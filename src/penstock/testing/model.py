@@ -72,6 +72,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 1
     due_at: datetime
     ready_at: datetime | None = None
+    attempt_ready_at: datetime | None = None
     submitted_at: datetime
     open_after: frozenset[str] = frozenset()
     waits_for_any: bool = False
@@ -221,7 +222,7 @@ class ModelBackend(Backend):
                 after=job.after if is_first else (),
                 after_any=job.after_any if is_first else (),
                 parent_id=job.parent_id if is_first else None,
-                ready_at=row.ready_at if ends_attempt else None,
+                ready_at=row.attempt_ready_at if ends_attempt else None,
                 started_at=job.attempt_started_at if ends_attempt else None,
             )
         )
@@ -455,7 +456,7 @@ class ModelBackend(Backend):
         return taken
 
     def _take(self, row: _Row, verb: Verb, assignee_id: str, now: datetime, *, owner: str | None) -> _Row:
-        row = self._put(row, owner=owner, lease_from=now, is_delayed=False)
+        row = self._put(row, owner=owner, lease_from=now, attempt_ready_at=row.ready_at, is_delayed=False)
         return self._move(
             row,
             verb,
@@ -722,6 +723,8 @@ class ModelBackend(Backend):
                 fields["result"] = data
             if text:
                 fields["error_message"] = text
+            if target in IN_FLIGHT and source not in IN_FLIGHT:
+                row = self._put(row, owner=None, lease_from=now)
             self._move(row, Verb.UPDATE_STATUS, target, now, **fields)
             freed = source in IN_FLIGHT and target in _FREEING_UPDATES
             return {row.job.assignee_id: 1} if freed and row.job.assignee_id is not None else {}

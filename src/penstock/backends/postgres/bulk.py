@@ -6,20 +6,23 @@ time is spent on the client.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
-from penstock.backends._rows import Gate, Row
+from penstock.backends._rows import Gate, Row, encode_policy, encode_strings, encode_timeouts
 from penstock.backends._store import Blobs
-from penstock.backends.postgres.core import CoreTransaction
-from penstock.backends.postgres.plain import plain_row
+from penstock.backends.postgres.core import CoreTransaction, numbers
 from penstock.job import Job
+from penstock.policy import RetryPolicy, Timeouts
 
 __all__ = ["copy_plain", "copy_rows", "upsert", "write_blobs"]
 
 _COPIED: Final = 20
+_PIECE: Final = 250
 _NULL: Final = "\\N"
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 _PLAIN_COLUMNS: Final = (
@@ -30,35 +33,46 @@ _PLAIN_COLUMNS: Final = (
 
 def copy_rows(tx: CoreTransaction, rows: Sequence[Row]) -> None:
     """Store jobs, journal and tag them."""
-    lines = [
+    lines = (
         "\t".join(map(_field, msgspec.structs.astuple(row))) + ("\tt\n" if _is_late(tx, row) else "\tf\n")
         for row in rows
-    ]
+    )
     _copy(tx, "job ({columns}, late)", lines)
     _follow_up(tx, [row.seq for row in rows], is_tagged=any(row.tags != "[]" for row in rows))
 
 
 def copy_plain(tx: CoreTransaction, jobs: Sequence[Job], seqs: Sequence[int]) -> None:
     """Store plain jobs with their payloads, journal and tag them."""
-    now = tx.now
-    late = "t" if tx.is_long else "f"
-    ending = f"\t{now}\t{now}\t{now}\t{now}\t0\t{late}\n"
-    lines = []
-    payloads = []
-    for job, seq in zip(jobs, seqs, strict=True):
-        row = plain_row(job, with_payload=False)
-        expires_at = None if row.lifetime is None else now + row.lifetime
-        lines.append(
-            f"{seq}\t{_text(row.id)}\t{_text(row.type)}\t{_text(row.tags)}\t{row.priority}"
-            f"\t{_field(row.max_attempts)}\t{_field(row.retry)}\t{_field(row.execution)}\t{_field(row.visibility)}"
-            f"\t{_field(row.lifetime)}\t{_field(expires_at)}{ending}"
-        )
-        if job.payload:
-            payloads.append(f"{seq}\t\\\\x{job.payload.hex()}\n")
-    _copy(tx, f"job ({_PLAIN_COLUMNS})", lines)
-    if payloads:
-        _copy(tx, "payload (seq, data)", payloads)
+    _copy(tx, f"job ({_PLAIN_COLUMNS})", _plain_lines(tx, jobs, seqs))
+    _copy(
+        tx,
+        "payload (seq, data)",
+        (f"{seq}\t\\\\x{job.payload.hex()}\n" for job, seq in zip(jobs, seqs, strict=True) if job.payload),
+    )
     _follow_up(tx, seqs, is_tagged=any(job.tags for job in jobs))
+
+
+def _plain_lines(tx: CoreTransaction, jobs: Sequence[Job], seqs: Sequence[int]) -> Iterator[str]:
+    now = tx.now
+    ending = f"\t{now}\t{now}\t{now}\t{now}\t0\t{'t' if tx.is_long else 'f'}\n"
+    for job, seq in zip(jobs, seqs, strict=True):
+        yield (
+            f"{seq}\t{_text(job.id)}\t{_text(job.type)}\t{_text(encode_strings(job.tags))}\t{int(job.priority)}"
+            f"\t{_policy_fields(job.retry)}\t{_timeout_fields(job.timeouts, now)}{ending}"
+        )
+
+
+@lru_cache(maxsize=256)
+def _policy_fields(retry: RetryPolicy | None) -> str:
+    return f"{_NULL}\t{_NULL}" if retry is None else f"{retry.max_attempts}\t{_text(encode_policy(retry))}"
+
+
+@lru_cache(maxsize=256)
+def _timeout_fields(timeouts: Timeouts, now: int) -> str:
+    """Return execution, visibility, lifetime and the end of a lifetime that begins now."""
+    fields = encode_timeouts(timeouts)
+    expires_at = None if fields[2] is None else now + fields[2]
+    return "\t".join(map(_field, (*fields, expires_at)))
 
 
 def write_blobs(tx: CoreTransaction, seqs: Sequence[int], blobs: Sequence[Blobs]) -> None:
@@ -83,17 +97,24 @@ def upsert(tx: CoreTransaction, table: str, values: Sequence[tuple[int, bytes]])
             " SELECT * FROM unnest(%(seqs)s::bigint[], %(data)s::bytea[])"
             " ON CONFLICT (seq) DO UPDATE SET data = excluded.data"
         ),
-        {"seqs": [seq for seq, _ in values], "data": [data for _, data in values]},
+        {"seqs": numbers(seq for seq, _ in values), "data": [data for _, data in values]},
     )
 
 
 def _follow_up(tx: CoreTransaction, seqs: Sequence[int], *, is_tagged: bool) -> None:
-    tx.execute(tx.context.copied(is_tagged=is_tagged), {"seqs": list(seqs)})
+    tx.execute(tx.context.copied(is_tagged=is_tagged), {"seqs": numbers(seqs)})
 
 
 def _copy(tx: CoreTransaction, target: str, lines: Iterable[str]) -> None:
+    """Send lines in pieces, so that the server stores the first while the next are put together."""
+    source = iter(lines)
+    piece = list(islice(source, _PIECE))
+    if not piece:
+        return
     with tx.connection.cursor().copy(tx.text("COPY {schema}." + target + " FROM STDIN")) as copy:
-        copy.write("".join(lines))
+        while piece:
+            copy.write("".join(piece))
+            piece = list(islice(source, _PIECE))
 
 
 def _is_late(tx: CoreTransaction, row: Row) -> bool:

@@ -20,8 +20,11 @@ class ClaimingTransaction(CoreTransaction):
     """The primitives of claims."""
 
     def promote(self, limit: int) -> int:
+        if not self.is_due:
+            return 0
         floors = self.context.floors
-        since = floors.promoted_until(self.now)
+        since = floors.promoted_until()
+        since = -1 if since > self.now else since  # the clock went back
         found = self.execute(
             self.sql["promote"], {"now": self.now, "since": since, "limit": limit}
         ).fetchall()

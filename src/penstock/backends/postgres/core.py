@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from penstock.backends.base import Change
 from penstock.backends.postgres.connection import BoundedConnection
 from penstock.backends.postgres.context import Context
 
-__all__ = ["CoreTransaction"]
+__all__ = ["CoreTransaction", "numbers"]
 
 
 class CoreTransaction(Transaction):
@@ -22,6 +22,7 @@ class CoreTransaction(Transaction):
 
     Attributes:
         is_long: others may commit much while this transaction is open, so its ready jobs count as late.
+        is_due: a delayed job may be due; false if there was none at the transaction's time.
         after_commit: what this process may remember once the commit is known.
         wants_upkeep: the journal is to be numbered and folded after the commit.
         witness: insertion number and step of a journal row that is there if, and only if, the commit succeeded.
@@ -38,11 +39,13 @@ class CoreTransaction(Transaction):
         self.wants_changes = wants_changes
         self.changes: list[Change] = []
         self.is_long = False
+        self.is_due = True
         self.wants_upkeep = False
         self.witness: tuple[int, int] | None = None
         self.after_commit: list[Callable[[], None]] = []
         self.claimed_blobs: dict[int, Blobs] = {}
         self.loaded_tags: dict[int, str] = {}
+        self.resultless: set[int] = set()
 
     def execute(
         self, query: str, parameters: Mapping[str, Any] | None = None
@@ -59,6 +62,11 @@ class CoreTransaction(Transaction):
             if row.tags != "[]":
                 self.loaded_tags[row.seq] = row.tags
         return rows
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Return whole numbers as the text of an SQL array: the driver takes 3 µs for each, this a tenth."""
+    return "{" + ",".join(map(str, values)) + "}"
 
 
 @lru_cache(maxsize=512)

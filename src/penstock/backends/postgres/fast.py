@@ -46,6 +46,13 @@ class Prepared:
                 result = self._send(connection, parameters, formats)
         return tuple(result.get_value(0, column) for column in range(result.nfields))
 
+    def execution(self, connection: BoundedConnection, values: Mapping[str, str]) -> str:
+        """Return the command that executes it with these numbers, after preparing it."""
+        if self._name not in connection.prepared_by_hand:
+            with connection.lock:
+                self._prepare(connection)
+        return f'EXECUTE "{self._name.decode()}" ({", ".join(values[name] for name in self._order)})'
+
     def _send(
         self, connection: BoundedConnection, parameters: Sequence[bytes | None], formats: Sequence[int]
     ) -> pq.abc.PGresult:

@@ -89,10 +89,10 @@ class Floors:
             lane = self._lanes[kind] = Lane()
         return lane
 
-    def promoted_until(self, now: int) -> int:
+    def promoted_until(self) -> int:
         """Return the time up to which due jobs were moved already; -1 to look at all of them."""
         is_stale = time.monotonic() - self._all_promoted_at >= _FULL_LOOK_EVERY
-        return -1 if is_stale or not self._enabled or self._promoted > now else self._promoted
+        return -1 if is_stale or not self._enabled else self._promoted
 
     def note_promoted(self, since: int, now: int) -> None:
         """Remember that a committed pass moved everything that was due."""

@@ -87,10 +87,11 @@ class Journal:
         self._stats = statements.filled("stats", **lists)
         self._fold = statements.filled("fold", **lists)
         self._lock = statements.text(
-            f"SELECT pg_advisory_xact_lock({lock_class}, {_NUMBERING}), last_value FROM {{schema}}.journal_inbox_id_seq"
+            f"SELECT pg_advisory_xact_lock({lock_class}, {_NUMBERING}), CASE WHEN is_called THEN last_value ELSE 0 END"
+            " FROM {schema}.journal_inbox_id_seq"
         )
         self._try_lock = statements.text(
-            f"SELECT pg_try_advisory_xact_lock({lock_class}, {_NUMBERING}), last_value"
+            f"SELECT pg_try_advisory_xact_lock({lock_class}, {_NUMBERING}), CASE WHEN is_called THEN last_value ELSE 0 END"
             " FROM {schema}.journal_inbox_id_seq"
         )
         self._read = statements.text(

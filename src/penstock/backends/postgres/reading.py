@@ -21,10 +21,7 @@ _SELECT: Final = (
     " LEFT JOIN {schema}.result ON result.seq = job.seq"
     " LEFT JOIN {schema}.checkpoint ON checkpoint.seq = job.seq "
 )
-_HAS_TAGS: Final = (
-    " AND NOT EXISTS (SELECT FROM unnest(%(tags)s::text[]) AS wanted (tag) WHERE NOT EXISTS ("
-    "SELECT FROM {schema}.job_tag AS other WHERE other.tag = wanted.tag AND other.seq = job.seq))"
-)
+_HAS_TAGS: Final = " AND job.tags::jsonb ?& %(tags)s::text[]"
 
 
 def fetch_jobs(
@@ -85,7 +82,8 @@ def count_tagged(connection: BoundedConnection, sql: Statements, tags: Sequence[
     found = connection.execute(
         sql.text(
             "SELECT job.status, count(*), sum(job.retry_count)"
-            " FROM {schema}.job_tag AS first JOIN {schema}.job ON job.seq = first.seq"
+            " FROM {schema}.job_tag AS first CROSS JOIN LATERAL ("
+            "SELECT status, retry_count, tags FROM {schema}.job WHERE job.seq = first.seq OFFSET 0) AS job"
             " WHERE first.tag = %(first)s" + _HAS_TAGS + " GROUP BY job.status"
         ),
         {"first": _rarest(connection, sql, tags), "tags": list(tags)},

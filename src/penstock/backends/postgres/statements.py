@@ -77,7 +77,9 @@ class Statements:
     def text(self, template: str, **parts: str) -> str:
         """Return a template with schema, column lists and `parts` filled in."""
         known = {**self._columns, **parts}
-        return re.sub(r"\{(\w+)\}", lambda match: known[match[1]], template)
+        filled = re.sub(r"\{(\w+)\}", lambda match: known[match[1]], template)
+        # psycopg keeps its work on a statement of up to 4,096 characters; indentation must not cost that.
+        return re.sub(r"\s+", " ", filled)
 
     def filled(self, name: str, **parts: str) -> str:
         """Return the statement of `sql/<name>.sql` with `parts` filled in."""
@@ -87,7 +89,7 @@ class Statements:
 @cache
 def _read(name: str) -> str:
     text = resources.files(__package__).joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
-    return re.sub(r"^--.*\n", "", text, flags=re.MULTILINE).strip()
+    return re.sub(r"^ *--.*\n", "", text, flags=re.MULTILINE).strip()
 
 
 def checked_schema(schema: object) -> str:

@@ -28,6 +28,7 @@ from penstock.backends.postgres.gather import Gatherer
 from penstock.backends.postgres.herald import Herald
 from penstock.backends.postgres.journal import job_stats
 from penstock.backends.postgres.migrate import check_version
+from penstock.backends.postgres.start import Start
 from penstock.backends.postgres.statements import NOW
 from penstock.backends.postgres.transaction import PostgresTransaction
 from penstock.clock import Clock, to_micros
@@ -46,8 +47,9 @@ _RESOLVE_SECONDS: Final = 10.0
 class _RunAgainError(Exception):
     """The transaction took no effect and its work may be run again."""
 
-    def __init__(self, cause: psycopg.Error) -> None:
+    def __init__(self, cause: psycopg.Error, *, began: bool = True) -> None:
         self.cause = cause
+        self.began = began
         super().__init__(str(cause))
 
 
@@ -66,7 +68,7 @@ class PostgresStore(Store):
         pgbouncer: bool = False,
     ) -> None:
         self.context = Context(schema, has_own_clock=clock is not None)
-        self.on_commit: Callable[[Sequence[Change]], None] | None = None
+        self._on_commit: Callable[[Sequence[Change]], None] | None = None
         self.herald = Herald()
         self.gatherer = Gatherer(self._store_plain)
         self._clock = clock
@@ -78,15 +80,23 @@ class PostgresStore(Store):
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
             + "".join(f"SET LOCAL {name} = '{value}'; " for name, value in settings.items())
         )
-        self._start = self.context.sql.text(
-            f"SELECT {NOW}, pg_current_xact_id()::text, (SELECT blocked FROM {{schema}}.control)"
-        )
+        self._start = Start(self.context, is_prepared=not pgbouncer)
         _stores.add(self)
         try:
             self.run(lambda connection: check_version(connection, schema, may_migrate=migrate))
         except BaseException:
             self._pool.close()
             raise
+
+    @property
+    def on_commit(self) -> Callable[[Sequence[Change]], None] | None:
+        return self._on_commit
+
+    @on_commit.setter
+    def on_commit(self, listener: Callable[[Sequence[Change]], None] | None) -> None:
+        if listener is not None and self._pool.is_closed:  # to stop listening is always possible
+            raise QueueClosedError
+        self._on_commit = listener
 
     # -- transactions -------------------------------------------------------------------------------------------
 
@@ -98,15 +108,15 @@ class PostgresStore(Store):
             try:
                 return self._run_once(connection, work, patience, is_long=alone)
             except _RunAgainError as again:
-                error = again.cause
+                error, began = again.cause, again.began
             finally:
                 self._pool.release(connection)
             collided = faults.is_transient(error)
             collisions += collided
             if not collided:
                 self._pool.forget_idle()
-            # Work that reads an iterator cannot be run again.
-            if alone or collisions > _MOST_COLLISIONS or not patience.pause(short=collided):
+            # Work that has begun to read an iterator cannot be run again.
+            if (alone and began) or collisions > _MOST_COLLISIONS or not patience.pause(short=collided):
                 raise faults.translate(error) from error
 
     def _run_once(
@@ -118,13 +128,15 @@ class PostgresStore(Store):
         is_long: bool,
     ) -> T:
         """Run the work and commit it, on a connection that is idle; leaves no transaction open."""
+        began = False
         try:
             tx, xid = self._open_transaction(connection, patience)
             tx.is_long = is_long
+            began = True
             result = work(tx)
         except psycopg.Error as error:
             _roll_back(connection)
-            raise self._verdict(error, patience) from error
+            raise self._verdict(error, patience, began=began) from error
         except BaseException:
             _roll_back(connection)
             raise
@@ -141,27 +153,22 @@ class PostgresStore(Store):
         if left is not None and left < self._timeout:
             # The server itself gives up waiting for locks when the caller's time is over.
             begin += f"SET LOCAL statement_timeout = {max(1, int(left * 1000))}; "
-        cursor = connection.execute(begin + self._start, prepare=False)
-        while cursor.nextset():
-            pass
-        found = cursor.fetchone()
-        if found is None:
-            raise BackendError("PostgreSQL gave no answer to the start of a transaction", retryable=True)
-        now, xid, blocked = found
+        now, xid, blocked, is_due = self._start.run(connection, begin, self._own_now())
         tx = PostgresTransaction(
             connection,
             self.context,
-            now=now if self._clock is None else to_micros(self._clock.now()),
-            blocked=bool(blocked),
+            now=now,
+            blocked=blocked,
             wants_changes=self.on_commit is not None,
         )
+        tx.is_due = is_due
         return tx, xid
 
     @staticmethod
-    def _verdict(error: psycopg.Error, patience: Patience) -> Exception:
+    def _verdict(error: psycopg.Error, patience: Patience, *, began: bool) -> Exception:
         """Return what to raise when a statement failed before the commit."""
         if faults.is_transient(error) or faults.is_disconnect(error):
-            return _RunAgainError(error)
+            return _RunAgainError(error, began=began)
         if error.sqlstate == "57014":
             try:
                 patience.check()
@@ -384,6 +391,7 @@ _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for store in list(_stores):
+        store._on_commit = None  # noqa: SLF001 - the parent's listeners stay with it
         store.herald.reset()
         store.gatherer.reset()
 

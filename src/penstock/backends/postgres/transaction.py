@@ -14,13 +14,16 @@ from typing import Any, Final
 import msgspec
 from psycopg import errors
 
-from penstock.backends._rows import Row, decode_strings
+from penstock.backends._rows import Row, decode_strings, moment_at
 from penstock.backends._store import Blobs, DuplicateIdError
+from penstock.backends.base import Change
 from penstock.backends.postgres import bulk
 from penstock.backends.postgres.claiming import ClaimingTransaction
+from penstock.backends.postgres.core import numbers
 from penstock.backends.postgres.plain import plain_row
 from penstock.backends.postgres.turns import TurnsTransaction
 from penstock.job import Job, JobStatus
+from penstock.lifecycle import Verb
 
 __all__ = ["PostgresTransaction"]
 
@@ -50,10 +53,10 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         rarest = self.rarest_tag(tags, "job_tag")
         found = self.execute(
             self.text(
-                "SELECT seq, key FROM {schema}.job_tag AS first JOIN {schema}.job USING (seq)"
-                " WHERE first.tag = %(tag)s AND NOT EXISTS ("
-                " SELECT FROM unnest(%(tags)s::text[]) AS wanted (tag) WHERE NOT EXISTS ("
-                " SELECT FROM {schema}.job_tag WHERE job_tag.tag = wanted.tag AND job_tag.seq = first.seq))"
+                # OFFSET makes it a look-up for each row of the tag, whatever the planner thinks of the tag.
+                "SELECT first.seq, job.key FROM {schema}.job_tag AS first CROSS JOIN LATERAL ("
+                "SELECT key, tags FROM {schema}.job WHERE job.seq = first.seq OFFSET 0) AS job"
+                " WHERE first.tag = %(tag)s AND job.tags::jsonb ?& %(tags)s::text[]"
             ),
             {"tag": rarest, "tags": [tag for tag in tags if tag != rarest]},
         ).fetchall()
@@ -115,7 +118,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
                 " LEFT JOIN {schema}.result ON result.seq = wanted.seq"
                 " LEFT JOIN {schema}.checkpoint ON checkpoint.seq = wanted.seq"
             ),
-            {"seqs": wanted},
+            {"seqs": numbers(wanted)},
         )
         return {seq: Blobs(payload or b"", result, checkpoint) for seq, payload, result, checkpoint in found}
 
@@ -141,7 +144,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
             return []
         return self.fetch_rows(
             "WHERE job.seq = ANY(%(seqs)s::bigint[]) AND " + condition + " ORDER BY job.seq FOR UPDATE",
-            {**(parameters or {}), "seqs": seqs},
+            {**(parameters or {}), "seqs": numbers(seqs)},
         )
 
     # -- writing rows -------------------------------------------------------------------------------------------
@@ -214,14 +217,30 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
     def complete_simple(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
         if not fences:
             return []
-        ids = sorted(fences)  # so that two reports of the same jobs lock them in the same order
-        found = self.execute(
-            self.sql["complete_simple"],
-            {"ids": ids, "attempts": [fences[each] for each in ids], "now": self.now},
-        ).fetchall()
+        # Sorted, so that two reports of the same jobs lock them in the same order.
+        wanted = _encode(dict(sorted(fences.items()))).decode()
+        found = self.execute(self.sql["complete_simple"], {"fences": wanted, "now": self.now}).fetchall()
         if found:
             self.witness = (found[-1][1], found[-1][3])
-        return [(job_id, seq, assignee) for job_id, seq, assignee, _ in found]
+        self.resultless.update(each[1] for each in found if not each[4])
+        if self.wants_changes:
+            self.changes += [self._completion(*each) for each in found]
+        return [(job_id, seq, assignee) for job_id, seq, assignee, *_ in found]
+
+    def _completion(self, *found: Any) -> Change:
+        job_id, _, assignee_id, _, _, kind, tags, source, attempt = found
+        return Change(
+            job_id=job_id,
+            type=kind,
+            key=None,
+            tags=decode_strings(tags),
+            verb=Verb.COMPLETE,
+            from_status=JobStatus(source),
+            status=JobStatus.COMPLETED,
+            attempt=attempt,
+            assignee_id=assignee_id,
+            at=moment_at(self.now),
+        )
 
     def place(self, rows: Sequence[Row]) -> None:
         if rows:
@@ -252,7 +271,8 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
     def delete(self, rows: Sequence[Row]) -> None:
         if not rows:
             return
-        seqs = {"seqs": [row.seq for row in rows]}
+        gone = [row.seq for row in rows]
+        seqs = {"seqs": numbers(gone)}
         for table in ("job", "payload", "result", "checkpoint"):
             self.execute(
                 self.text("DELETE FROM {schema}." + table + " WHERE seq = ANY(%(seqs)s::bigint[])"), seqs
@@ -267,9 +287,9 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
                 {"tags": [tag for tag, _ in tagged], "seqs": [seq for _, seq in tagged]},
             )
         if any(row.fan for row in rows):
-            self.drop_edges_onto(seqs["seqs"])
+            self.drop_edges_onto(gone)
         if any(row.after != "[]" or row.after_any != "[]" for row in rows):
-            self.drop_edges_of(seqs["seqs"])
+            self.drop_edges_of(gone)
         self._free_idempotency_keys([row for row in rows if row.idempotency_key is not None])
 
     def _free_idempotency_keys(self, rows: Sequence[Row]) -> None:
@@ -292,11 +312,11 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         given = [(seq, data) for seq, data in results if data is not None]
         if given:
             bulk.upsert(self, "result", given)
-        cleared = [seq for seq, data in results if data is None]
+        cleared = [seq for seq, data in results if data is None and seq not in self.resultless]
         if cleared:
             self.execute(
                 self.text("DELETE FROM {schema}.result WHERE seq = ANY(%(seqs)s::bigint[])"),
-                {"seqs": cleared},
+                {"seqs": numbers(cleared)},
             )
 
     def store_checkpoint(self, seq: int, data: bytes) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.backends._rows import Row
 from penstock.backends._store import Edge, Owner
-from penstock.backends.postgres.core import CoreTransaction
+from penstock.backends.postgres.core import CoreTransaction, numbers
 
 __all__ = ["TurnsTransaction"]
 
@@ -90,10 +90,12 @@ class TurnsTransaction(CoreTransaction):
 
     def reserve(self, count: int) -> Sequence[int]:
         found = self.execute(
-            self.text("SELECT nextval('{schema}.job_number') FROM generate_series(1, %(count)s)"),
+            self.text(
+                "SELECT string_agg(nextval('{schema}.job_number')::text, ',') FROM generate_series(1, %(count)s)"
+            ),
             {"count": count},
-        )
-        return [number for (number,) in found]
+        ).fetchone()
+        return [] if found is None or found[0] is None else [int(number) for number in found[0].split(",")]
 
     # -- what waits for what ------------------------------------------------------------------------------------
 
@@ -111,7 +113,7 @@ class TurnsTransaction(CoreTransaction):
         )
         self.execute(
             self.text("UPDATE {schema}.job SET fan = 1 WHERE seq = ANY(%(seqs)s::bigint[]) AND fan = 0"),
-            {"seqs": sorted({edge.on_seq for edge in edges})},
+            {"seqs": numbers(sorted({edge.on_seq for edge in edges}))},
         )
 
     def edges_onto(self, seqs: Collection[int]) -> list[Edge]:
@@ -119,7 +121,7 @@ class TurnsTransaction(CoreTransaction):
             self.text(
                 "SELECT on_seq, job_seq, kind FROM {schema}.edge WHERE on_seq = ANY(%(seqs)s::bigint[])"
             ),
-            {"seqs": list(seqs)},
+            {"seqs": numbers(seqs)},
         )
         return [Edge(*values) for values in found]
 
@@ -127,7 +129,7 @@ class TurnsTransaction(CoreTransaction):
         if seqs:
             self.execute(
                 self.text("DELETE FROM {schema}.edge WHERE on_seq = ANY(%(seqs)s::bigint[])"),
-                {"seqs": list(seqs)},
+                {"seqs": numbers(seqs)},
             )
 
     def drop_edges_of(self, seqs: Collection[int], kind: str | None = None) -> None:
@@ -137,7 +139,7 @@ class TurnsTransaction(CoreTransaction):
                     "DELETE FROM {schema}.edge WHERE job_seq = ANY(%(seqs)s::bigint[])"
                     " AND (%(kind)s::text IS NULL OR kind = %(kind)s)"
                 ),
-                {"seqs": list(seqs), "kind": kind},
+                {"seqs": numbers(seqs), "kind": kind},
             )
 
     def key_members(self, keys: Collection[str]) -> list[Row]:

@@ -32,7 +32,7 @@ TAKE: Final = """UPDATE OR FAIL job SET
     assignee_id = :assignee, assigned_at = :now, attempt_started_at = :now, updated_at = :now,
     started_at = coalesce(started_at, :now), progress = 0, owner = :owner,
     lease_until = CASE WHEN :owner IS NULL THEN :now + visibility END,
-    deadline_at = :now + execution
+    deadline_at = :now + execution, attempt_ready_at = ready_at
 WHERE seq IN (SELECT value FROM json_each(:seqs))"""
 _OTHER_TAG: Final = (
     " AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = :tag{number} AND t.seq = {table}.seq)"

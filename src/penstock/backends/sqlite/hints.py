@@ -78,7 +78,8 @@ class HintReceiver:
     """Calls back when another process has committed."""
 
     def __init__(self, path: str, callback: Callable[[], None]) -> None:
-        self.name = f"{os.getpid()}-{uuid.uuid4().hex[:8]}{_SUFFIX}"
+        self._pid = os.getpid()
+        self.name = f"{self._pid}-{uuid.uuid4().hex[:8]}{_SUFFIX}"
         self._folder = _folder(path)
         self._callback = callback
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -94,6 +95,9 @@ class HintReceiver:
 
     def close(self) -> None:
         self._stopped = True
+        if os.getpid() != self._pid:  # a fork's child: socket and file are the parent's
+            self._socket.close()
+            return
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()

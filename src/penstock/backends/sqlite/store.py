@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import apsw
 import msgspec
 
-from penstock.backends._rows import JOURNAL_COLUMNS, Row, journal_entry
+from penstock.backends._rows import JOURNAL_COLUMNS, Row, damage_named, journal_entry
 from penstock.backends._store import Blobs, Store, Transaction
 from penstock.backends.base import Change
 from penstock.backends.sqlite.connection import fetch, open_connection, prepare_file
@@ -143,7 +143,8 @@ class SqliteStore(Store):
 
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
         found = self._read(lambda cursor: fetch(cursor, _JOURNAL, (min(after, 2**62), limit)))
-        return [journal_entry(values) for values in found]
+        with damage_named():
+            return [journal_entry(values) for values in found]
 
     poll_seconds = 0.01
 
@@ -308,11 +309,18 @@ class SqliteStore(Store):
             yield
         except apsw.Error as error:
             raise translate(error, self._path) from error
+        except UnicodeDecodeError as error:
+            raise translate(apsw.CorruptError(str(error)), self._path) from error
 
     # -- fork ---------------------------------------------------------------------------------------------------
 
     def before_fork(self) -> None:
-        """Close everything and let nobody open anything until the fork is done.
+        """Close everything and let nobody open anything until the fork is done."""
+        self._stays_with_parent = True  # if this is interrupted (Ctrl-C), the fork comes all the same
+        self._stays_with_parent = not self._rest()
+
+    def _rest(self) -> bool:
+        """Return whether nothing is left that a child could harm.
 
         The writer goes first and without the gate, because a transaction under way may read, for example in an
         iterator passed to enqueue_jobs.
@@ -320,23 +328,25 @@ class SqliteStore(Store):
         with self._gate:
             self._writer_rests = True
             writer = self._writer
-        self._stays_with_parent = self._is_memory
-        if writer is not None and not self._is_memory:
-            with contextlib.suppress(apsw.Error):
-                self._stays_with_parent = writer.is_led_here() or not writer.retire(self._timeout)
-        self._gate.acquire()
-        if self._stays_with_parent:
-            return
-        self._readers_rest = True
+        if self._is_memory or (writer is not None and writer.is_led_here()):
+            return False
+        with contextlib.suppress(apsw.Error):
+            if writer is not None and not writer.retire(self._timeout):
+                return False
+        with self._gate:
+            self._writer = None
+            self._readers_rest = True
         with contextlib.suppress(apsw.Error):
             self._close_readers()
         self._close_turns()
-        self._writer = None
+        return True
 
     def after_fork_in_parent(self) -> None:
-        self._writer_rests = self._readers_rest = False
-        self._changed.notify_all()
-        self._gate.release()
+        with self._gate:
+            if self._writer is not None and self._writer.is_closed:
+                self._writer = None
+            self._writer_rests = self._readers_rest = False
+            self._changed.notify_all()
 
     def after_fork_in_child(self) -> None:
         self._gate = threading.RLock()
@@ -386,8 +396,9 @@ def _before_fork() -> None:
     _fork_lock.acquire()  # one fork at a time; held until it is done
     with _stores_lock:
         _forking[:] = list(_stores)
-    for store in _forking:
-        store.before_fork()
+    with contextlib.ExitStack() as all_of_them:  # also those after one that was interrupted
+        for store in _forking:
+            all_of_them.callback(store.before_fork)
 
 
 def _after_fork_in_parent() -> None:

@@ -99,8 +99,11 @@ _SAVED: Final = (
     "verb",
     "from_status",
 )
-_SAVE: Final = f"UPDATE OR FAIL job SET {', '.join(f'{name} = ?' for name in _SAVED)} WHERE seq = ?"
-_saved_values = attrgetter(*_SAVED, "seq")
+_SAVE: Final = (
+    f"UPDATE OR FAIL job SET {', '.join(f'{name} = ?' for name in _SAVED)},"
+    " attempt_ready_at = CASE WHEN ? IN ('claim', 'restart') THEN ? ELSE attempt_ready_at END WHERE seq = ?"
+)
+_saved_values = attrgetter(*_SAVED, "verb", "ready_at", "seq")
 _COMPLETE_SIMPLE: Final = """UPDATE OR FAIL job SET
     from_status = status, status = 'completed', closed = 1, verb = 'complete', n = n + 1, finalized_at = ?2,
     updated_at = ?2, started_at = coalesce(started_at, ?2), owner = NULL, lease_until = NULL, deadline_at = NULL

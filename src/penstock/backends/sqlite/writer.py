@@ -169,6 +169,10 @@ class Writer:
         """Whether this very thread is inside a transaction."""
         return self._leader == threading.get_ident()
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def close(self) -> None:
         """Take no new calls, let those under way finish, close the connection."""
         if self.is_led_here():
@@ -179,7 +183,12 @@ class Writer:
         """Close if the calls under way finish in time; otherwise go on as before and return False."""
         with self._mutex:
             self._closed = True
-            if not self._idle.wait_for(lambda: self._leader is None, timeout):
+            try:
+                is_idle = self._idle.wait_for(lambda: self._leader is None, timeout)
+            except BaseException:  # Ctrl-C while waiting
+                self._closed = False
+                raise
+            if not is_idle:
                 self._closed = False
                 return False
         self._connection.close()

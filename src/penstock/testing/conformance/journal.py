@@ -139,6 +139,21 @@ class Journal(Suite):
         row = rows_of(backend, "job")[-1]
         assert (row.ready_at, row.started_at) == (failed + timedelta(seconds=5), started)
 
+    def test_a_late_end_tells_the_times_of_its_own_attempt(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
+        """Q7: not when the job became ready for the next one."""
+        put(backend, "job")
+        ready, started = clock.now(), clock.advance(5)
+        claim(backend, "job")
+        clock.advance(5)
+        backend.reset_running_jobs()
+        clock.advance(5)
+        backend.update_job_status("job", _S.CANCELLING)
+        backend.stop_job("job")
+        row = rows_of(backend, "job")[-1]
+        assert (row.verb, row.ready_at, row.started_at) == ("stop", ready, started)
+
     def test_ready_at_is_the_last_of_dependencies_and_turn(
         self, backend: Backend, clock: ManualClock
     ) -> None:

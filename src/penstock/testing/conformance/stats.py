@@ -158,6 +158,19 @@ class Statistics(Suite):
         backend.maintain()
         assert backend.get_job_stats() == JobStats(total_jobs=10, failed_jobs=10)
 
+    def test_upkeep_of_an_empty_store_does_not_upset_the_counts(self, backend: Backend) -> None:
+        """Q47: nothing to fold is not something that was folded."""
+        backend.maintain()
+        put(backend, "job", tags=["red", "blue"])
+        assert backend.get_job_stats().pending_jobs == 1
+        assert backend.get_job_stats(["red"]).pending_jobs == 1
+        backend.maintain()
+        backend.maintain()
+        claim(backend, "job")
+        backend.complete_job("job")
+        assert backend.get_job_stats().completed_jobs == 1
+        assert backend.get_job_stats(["blue"]) == JobStats(tags=("blue",), total_jobs=1, completed_jobs=1)
+
     def test_batches_are_counted(self, backend: Backend) -> None:
         """Q47."""
         backend.enqueue_jobs([a_job(id=f"job-{n}", type="t", tags=[f"t{n % 4}"]) for n in range(1_000)])

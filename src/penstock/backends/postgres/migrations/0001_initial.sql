@@ -234,6 +234,8 @@ CREATE TABLE {schema}.counter (
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0
 );
+-- Counts that have come to nothing, to be swept.
+CREATE INDEX counter_empty ON {schema}.counter (tag) WHERE amount = 0;
 CREATE TABLE {schema}.fold (only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row), seq bigint NOT NULL)
     WITH (fillfactor = 50);
 INSERT INTO {schema}.fold (seq) VALUES (0);

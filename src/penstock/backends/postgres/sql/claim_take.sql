@@ -24,13 +24,18 @@ taken AS (
 ),
 unready AS (
     DELETE FROM {schema}.ready_tag
-    USING taken
-    CROSS JOIN LATERAL json_array_elements_text(taken.tags::json) AS had (tag)
-    WHERE taken.tags <> '[]'
-      AND ready_tag.tag = had.tag
-      AND ready_tag.priority = taken.priority
-      AND ready_tag.order_at = taken.order_at
-      AND ready_tag.seq = taken.seq
+    -- OFFSET keeps the two apart: else the planner looks rows up without their tag, the first column of the key.
+    USING (
+        SELECT had.tag, taken.priority, taken.order_at, taken.seq
+        FROM taken
+        CROSS JOIN LATERAL json_array_elements_text(taken.tags::json) AS had (tag)
+        WHERE taken.tags <> '[]'
+        OFFSET 0
+    ) AS gone
+    WHERE ready_tag.tag = gone.tag
+      AND ready_tag.priority = gone.priority
+      AND ready_tag.order_at = gone.order_at
+      AND ready_tag.seq = gone.seq
 ),
 journaled AS (
     INSERT INTO {schema}.journal_inbox (

@@ -22,7 +22,8 @@ picked AS MATERIALIZED (
         LIMIT %(limit)s
     ) AS candidate
     JOIN {schema}.job ON job.seq = candidate.seq
-    WHERE job.gate = 0
+    -- Written so that no index of the ready set fits: the job is looked up by its number.
+    WHERE job.gate IS NOT DISTINCT FROM 0
     ORDER BY candidate.priority, candidate.order_at, candidate.seq
     FOR UPDATE OF job SKIP LOCKED
 )

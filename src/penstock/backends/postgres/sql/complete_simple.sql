@@ -1,7 +1,16 @@
 -- Complete the jobs in flight from whose end nothing follows: no key, nobody waiting, and the attempt that reports holds
--- them. A null attempt is any. A row that changes meanwhile is looked at again.
-WITH named AS MATERIALIZED (
-    SELECT id, attempt FROM unnest(%(ids)s::text[], %(attempts)s::bigint[]) AS n (id, attempt)
+-- them. A null attempt is any. `found` is a fence for the planner: each job is looked up by its id, never by going
+-- through all that are in flight. A row that changes meanwhile (n, fan) is left to the general way.
+WITH found AS MATERIALIZED (
+    SELECT job.seq, job.n
+    FROM json_each_text(%(fences)s::json) AS named (id, attempt)
+    CROSS JOIN LATERAL (
+        SELECT seq, n, key, fan, status, attempt FROM {schema}.job WHERE job.id = named.id OFFSET 0
+    ) AS job
+    WHERE job.key IS NULL
+      AND job.fan = 0
+      AND job.status IN ('running', 'cancelling')
+      AND (named.attempt IS NULL OR job.attempt = named.attempt::bigint)
 ),
 done AS (
     UPDATE {schema}.job
@@ -16,12 +25,10 @@ done AS (
         owner = NULL,
         lease_until = NULL,
         deadline_at = NULL
-    FROM named
-    WHERE job.id = named.id
-      AND job.key IS NULL
+    FROM found
+    WHERE job.seq = found.seq
+      AND job.n = found.n
       AND job.fan = 0
-      AND job.status IN ('running', 'cancelling')
-      AND (named.attempt IS NULL OR job.attempt = named.attempt)
     RETURNING {job_columns}, job.attempt_ready_at
 ),
 journaled AS (
@@ -36,4 +43,7 @@ journaled AS (
     FROM done
     ORDER BY seq
 )
-SELECT id, seq, assignee_id, n FROM done
+SELECT
+    id, seq, assignee_id, n, EXISTS (SELECT FROM {schema}.result WHERE result.seq = done.seq),
+    type, tags, from_status, attempt
+FROM done

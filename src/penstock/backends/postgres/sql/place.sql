@@ -22,15 +22,19 @@ changed AS (
 ),
 gone AS (
     DELETE FROM {schema}.ready_tag
-    USING was
-    JOIN given USING (seq)
-    CROSS JOIN LATERAL json_array_elements_text(was.tags::json) AS had (tag)
-    WHERE was.gate = 0
-      AND given.gate IS DISTINCT FROM 0
-      AND ready_tag.tag = had.tag
-      AND ready_tag.priority = was.priority
-      AND ready_tag.order_at = was.order_at
-      AND ready_tag.seq = was.seq
+    -- OFFSET keeps the two apart: else the planner looks rows up without their tag, the first column of the key.
+    USING (
+        SELECT had.tag, was.priority, was.order_at, was.seq
+        FROM was
+        JOIN given USING (seq)
+        CROSS JOIN LATERAL json_array_elements_text(was.tags::json) AS had (tag)
+        WHERE was.gate = 0 AND given.gate IS DISTINCT FROM 0
+        OFFSET 0
+    ) AS old
+    WHERE ready_tag.tag = old.tag
+      AND ready_tag.priority = old.priority
+      AND ready_tag.order_at = old.order_at
+      AND ready_tag.seq = old.seq
 )
 INSERT INTO {schema}.ready_tag (tag, priority, order_at, seq)
 SELECT tag, was.priority, was.order_at, was.seq

@@ -55,6 +55,7 @@ CREATE TABLE job (
     after_any TEXT NOT NULL,
     verb TEXT NOT NULL,
     from_status TEXT,
+    attempt_ready_at INTEGER,  -- when the latest attempt's job had become ready; ready_at may be the next one's
     -- CASE and not IN: SQLite builds a table for a list in every statement, which doubles the cost of an insert.
     CHECK (closed IS CASE status
         WHEN 'initial_pending' THEN 0 WHEN 'running' THEN 0 WHEN 'completed' THEN 1 WHEN 'failed_retry' THEN 0
@@ -221,7 +222,7 @@ CREATE TRIGGER job_changed AFTER UPDATE OF n ON job BEGIN
         NEW.retry_count, NEW.failures, NEW.max_attempts, NEW.priority, NEW.key, NEW.tags, NEW.idempotency_key,
         NEW.assignee_id, NEW.due_at, NEW.error_category, NEW.error_code, NEW.error_message, NEW.progress,
         CASE WHEN OLD.status IN ('running', 'cancelling') AND NEW.status NOT IN ('running', 'cancelling')
-            THEN OLD.ready_at END,
+            THEN OLD.attempt_ready_at END,
         CASE WHEN OLD.status IN ('running', 'cancelling') AND NEW.status NOT IN ('running', 'cancelling')
             THEN OLD.attempt_started_at END);
 END;

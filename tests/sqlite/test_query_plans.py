@@ -1,0 +1,206 @@
+"""Every verb finds its rows by an index: what is finished, delayed or somebody else's does not slow it."""
+
+import re
+from datetime import timedelta
+
+import pytest
+from tests.sqlite.support import jobs, open_store
+
+from penstock.backends.sqlite import store as stores
+from penstock.job import Job, Key
+from penstock.policy import Timeouts
+from penstock.testing import ManualClock
+
+# Partial indexes that hold only what is in flight or waits for a moment: walking one of them walks no crowd.
+SMALL = (
+    "job_owner",
+    "job_assignee",
+    "job_lease",
+    "job_deadline",
+    "job_lifetime",
+    "job_ready",
+    "job_ready_type",
+)
+
+
+class Traced:
+    """A store that notes every statement and counts the steps of SQLite's machine."""
+
+    def __init__(self, path, monkeypatch):
+        self.statements = {}
+        self.ticks = 0
+        original = stores.open_connection
+
+        def opening(*arguments, **options):
+            connection = original(*arguments, **options)
+            connection.exec_trace = self._note
+            connection.set_progress_handler(self._tick, 10)
+            return connection
+
+        monkeypatch.setattr(stores, "open_connection", opening)
+        self.clock = ManualClock()
+        self.backend = open_store(path, clock=self.clock)
+        self.connection = original(str(path), durability="full", timeout=10)
+
+    def _note(self, _cursor, sql, bindings):
+        self.statements[sql] = bindings
+        return True
+
+    def _tick(self):
+        self.ticks += 1
+        return False
+
+    def run(self, action):
+        """Return what an action's statements were, and what they cost."""
+        self.statements.clear()
+        self.ticks = 0
+        action(self.backend)
+        return dict(self.statements), self.ticks
+
+    def plan(self, sql, bindings):
+        return [row[3] for row in self.connection.execute(f"EXPLAIN QUERY PLAN {sql}", bindings)]
+
+    def close(self):
+        self.backend.close()
+        self.connection.close()
+
+
+def fill(traced, scale):
+    """Thousands of jobs of all kinds, most of them in nobody's way."""
+    backend = traced.backend
+    finished = jobs(20 * scale, "finished", tags=("done", "common"))
+    backend.enqueue_jobs(finished)
+    backend.complete_jobs({job.id: b"r" for job in backend.dequeue_jobs("w", limit=20 * scale)})
+    later = traced.clock.now() + timedelta(days=30)
+    backend.enqueue_jobs(jobs(10 * scale, "delayed", tags=("common",), run_at=later))
+    backend.enqueue_jobs(
+        [
+            Job(id=f"other-{n}", type=f"other-{n % 20}", tags=("common", f"tag-{n % 50}"))
+            for n in range(10 * scale)
+        ]
+    )
+    backend.enqueue_jobs([Job(id=f"keyed-{n}", type="k", key=Key(f"key-{n}")) for n in range(2 * scale)])
+    backend.enqueue_jobs([Job(id=f"once-{n}", type="o", idempotency_key=f"i-{n}") for n in range(2 * scale)])
+    backend.enqueue_jobs(Job(id=f"after-{n}", type="a", after=(f"other-{n}",)) for n in range(2 * scale))
+    # What the verbs below are asked for: a few, whatever the size of the rest.
+    backend.enqueue_jobs(
+        [Job(id=f"mine-{n}", type="mine", tags=("common", "rare", "rare2"), priority=0) for n in range(40)]
+    )
+    backend.enqueue_jobs([Job(id=f"second-{n}", type="second", priority=0) for n in range(20)])
+    backend.enqueue_jobs([Job(id=f"in-key-{n}", type="k", key=Key("wanted"), priority=0) for n in range(4)])
+    held = Timeouts(visibility=timedelta(seconds=30), execution=timedelta(seconds=20))
+    backend.enqueue_jobs([Job(id=f"leased-{n}", type="leased", timeouts=held, priority=0) for n in range(10)])
+    backend.dequeue_jobs("holder", types=["leased"], limit=10)
+    backend.maintain()
+
+
+ACTIONS = {
+    "claim": lambda b: b.dequeue_jobs("w"),
+    "claim one type": lambda b: b.dequeue_jobs("w", types=["mine"]),
+    "claim many types": lambda b: b.dequeue_jobs("w", types=["mine", "second", "none"], limit=5),
+    "claim a tag": lambda b: b.dequeue_jobs("w", ["rare"]),
+    "claim a common tag": lambda b: b.dequeue_jobs("w", ["common"]),
+    "claim tags": lambda b: b.dequeue_jobs("w", ["common", "rare"]),
+    "claim tags and type": lambda b: b.dequeue_jobs("w", ["common", "rare2"], types=["mine"]),
+    "claim a key": lambda b: b.dequeue_jobs("w", key="wanted"),
+    "claim by id": lambda b: b.dequeue_jobs("w", job_ids=["mine-30", "mine-31"]),
+    "claim nothing": lambda b: b.dequeue_jobs("w", ["no such tag"]),
+    "heartbeat": lambda b: b.heartbeat("holder"),
+    "enqueue": lambda b: b.enqueue_job(Job(id="new", type="t", tags=("common", "rare"))),
+    "enqueue in a key": lambda b: b.enqueue_job(Job(id="new-key", type="t", key=Key("wanted"))),
+    "enqueue once": lambda b: b.enqueue_job(Job(id="new-once", type="o", idempotency_key="i-1")),
+    "enqueue after": lambda b: b.enqueue_job(Job(id="new-after", type="t", after=("mine-35",))),
+    "complete": lambda b: b.complete_jobs({"leased-0": b"r", "leased-1": None}),
+    "complete a head": lambda b: b.complete_job("leased-2"),
+    "fail": lambda b: b.fail_job("leased-3", "broken"),
+    "progress": lambda b: b.save_progress("leased-4", 50),
+    "update": lambda b: b.update_job("mine-36", priority=1, tags=["rare2"]),
+    "cancel by tag": lambda b: b.cancel_jobs(["rare2"]),
+    "cancel by tags": lambda b: b.cancel_jobs(["common", "rare"]),
+    "get": lambda b: b.get_job("finished-1"),
+    "get many": lambda b: b.get_jobs(["finished-1", "mine-1"]),
+    "list by tag": lambda b: b.list_jobs(tags=["rare"]),
+    "list by tags": lambda b: b.list_jobs(tags=["common", "rare2"]),
+    "list a page": lambda b: b.list_jobs(after="finished-3", limit=10),
+    "stats": lambda b: b.get_job_stats(),
+    "stats by tag": lambda b: b.get_job_stats(["common"]),
+    "stats by tags": lambda b: b.get_job_stats(["common", "rare"]),
+    "journal": lambda b: b.read_journal(100, 50),
+    "worker gone": lambda b: b.mark_worker_unresponsive("holder"),
+    "reset": lambda b: b.reset_running_jobs(),
+    "maintain": lambda b: b.maintain(),
+    "delete": lambda b: b.delete_jobs(job_ids=["leased-0"]),
+}
+
+
+@pytest.fixture
+def traced(path, monkeypatch):
+    store = Traced(path, monkeypatch)
+    yield store
+    store.close()
+
+
+def crowds_walked(plan):
+    """Return the steps of a plan that read a big table from end to end."""
+    found = []
+    for step in plan:
+        match = re.match(r"SCAN (\w+)(?:.* INDEX (\w+))?", step)
+        if match is None or match[1] in {"json_each", "candidate", "fence", "j"}:
+            continue
+        if match[2] not in SMALL and match[1] not in {"setting", "owner", "stat", "CONSTANT"}:
+            found.append(step)
+    return found
+
+
+def test_every_statement_of_every_verb_uses_an_index(traced):
+    """B18: no scan of jobs, journal or tags in any plan, on a store of a few thousand jobs."""
+    fill(traced, 50)
+    seen = 0
+    for name, action in ACTIONS.items():
+        statements, _ = traced.run(action)
+        for sql, bindings in statements.items():
+            if sql.split()[0] in {"SELECT", "INSERT", "UPDATE", "DELETE", "WITH"}:
+                plan = traced.plan(sql, bindings)
+                assert crowds_walked(plan) == [], f"{name}: {sql}\n{plan}"
+                seen += 1
+    assert seen > 60
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [
+        ("claim", "job_ready"),
+        ("claim one type", "job_ready_type"),
+        ("claim many types", "job_ready_type"),
+        ("claim a tag", "ready_tag USING PRIMARY KEY"),
+        ("claim tags", "ready_tag USING PRIMARY KEY"),
+        ("claim a key", "job_key"),
+        ("cancel by tag", "job_tag USING PRIMARY KEY"),
+        ("list by tag", "job_tag USING PRIMARY KEY"),
+        ("stats by tag", "stat USING PRIMARY KEY"),
+        ("stats by tags", "job_tag USING PRIMARY KEY"),
+        ("maintain", "job_delayed"),
+    ],
+)
+def test_the_index_made_for_it_is_used(traced, name, index):
+    """B18."""
+    fill(traced, 5)
+    statements, _ = traced.run(ACTIONS[name])
+    plans = [
+        traced.plan(sql, bindings) for sql, bindings in statements.items() if not sql.startswith("PRAGMA")
+    ]
+    assert any(index in step for plan in plans for step in plan), plans
+
+
+@pytest.mark.slow
+def test_no_verb_costs_more_on_a_store_ten_times_as_big(tmp_path, monkeypatch):
+    """B18, B19: counted in steps of SQLite's machine, triggers included, so that no plan can hide a walk."""
+    costs = []
+    for scale in (20, 200):
+        traced = Traced(tmp_path / f"{scale}.db", monkeypatch)
+        fill(traced, scale)
+        costs.append({name: traced.run(action)[1] for name, action in ACTIONS.items()})
+        traced.close()
+    small, big = costs
+    grown = {name: (small[name], big[name]) for name in ACTIONS if big[name] > 1.5 * small[name] + 100}
+    assert grown == {}
