@@ -27,7 +27,8 @@ _PAYLOAD: Final = "INSERT INTO payload (seq, data) VALUES (?, ?)"
 _LAST_PAYLOAD: Final = "INSERT INTO payload (seq, data) VALUES (last_insert_rowid(), ?)"
 _CLAIM: Final = """UPDATE OR FAIL job SET
     from_status = status, status = 'running', gate = NULL, verb = 'claim', n = n + 1, attempt = attempt + 1,
-    assignee_id = 'raw', assigned_at = ?1, attempt_started_at = ?1, updated_at = ?1, started_at = ?1
+    assignee_id = 'raw', assigned_at = ?1, attempt_started_at = ?1, updated_at = ?1, started_at = ?1,
+    attempt_ready_at = ready_at
 WHERE seq IN (SELECT seq FROM job INDEXED BY job_ready WHERE gate = 0 ORDER BY priority, order_at, seq LIMIT ?2)
 RETURNING seq, id, type, attempt, (SELECT data FROM payload WHERE payload.seq = job.seq)"""
 _COMPLETE: Final = """UPDATE OR FAIL job SET
