@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ APPLICATION_ID: Final = 0x70656E73  # "pens"
 
 # Before this version two processes that checkpoint at once can corrupt the file (the WAL-reset bug).
 OLDEST_SQLITE: Final = 3_051_003
+_BUSY_PAUSE: Final = 0.005
 _NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "9p", "fuse.sshfs"}
 )
@@ -58,6 +60,18 @@ def _create(path: str) -> None:
 
 def open_connection(path: str, *, durability: str, timeout: float) -> apsw.Connection:
     """Open a connection that commits durably (or as `durability` says) and waits for locks up to `timeout`."""
+    give_up_at = time.monotonic() + timeout
+    while True:
+        try:
+            return _open(path, durability, timeout)
+        except apsw.BusyError:
+            # While others open or close the file, some of what follows is refused without waiting.
+            if time.monotonic() >= give_up_at:
+                raise
+            time.sleep(_BUSY_PAUSE)
+
+
+def _open(path: str, durability: str, timeout: float) -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_READWRITE
     if path == ":memory:":
         flags |= apsw.SQLITE_OPEN_CREATE

@@ -11,6 +11,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Final
 __all__ = ["HintReceiver", "HintSender"]
 
 _SUFFIX: Final = ".sock"
+# How often a writer looks who waits. Whoever begins to wait in between misses a nudge and polls, as often as that.
+_LOOK_EVERY: Final = 0.01
 
 
 def _folder(path: str) -> Path:
@@ -32,6 +35,7 @@ class HintSender:
         self._folder = _folder(path)
         self._place = str(self._folder)
         self._seen: int | None = None
+        self._look_at = 0.0
         self._names: list[str] = []
         self._descriptor: int | None = None
         self._socket: socket.socket | None = None
@@ -39,17 +43,27 @@ class HintSender:
 
     def send(self, *, but: str | None) -> None:
         """Nudge all sockets except `but`, never waiting, never failing."""
-        try:
-            changed = os.stat(self._place).st_mtime_ns  # noqa: PTH116  # on every commit: half the time of Path.stat
-        except OSError:
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + _LOOK_EVERY
+            self._look()
+        if not self._names:
             return
         with self._lock, contextlib.suppress(OSError):
-            if changed != self._seen:
-                self._names = [each.name for each in self._folder.iterdir() if each.name.endswith(_SUFFIX)]
-                self._seen = changed
             for name in self._names:
                 if name != but:
                     self._nudge(name)
+
+    def _look(self) -> None:
+        try:
+            changed = os.stat(self._place).st_mtime_ns  # noqa: PTH116  # often: half the time of Path.stat
+        except OSError:
+            self._names = []
+            return
+        if changed != self._seen:
+            with self._lock, contextlib.suppress(OSError):
+                self._names = [each.name for each in self._folder.iterdir() if each.name.endswith(_SUFFIX)]
+                self._seen = changed
 
     def close(self) -> None:
         with self._lock:

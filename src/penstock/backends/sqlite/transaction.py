@@ -136,23 +136,33 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SubmissionCache:
-    """What every submission of one transaction asks for; the calls of a group share it."""
+    """What every submission asks for, kept while nobody else writes: most stores have one writer most of the time."""
 
-    __slots__ = ("blocked", "last_seq")
+    __slots__ = ("blocked", "last_seq", "version")
 
     def __init__(self) -> None:
+        self.version = -1
         self.clear()
 
     def clear(self) -> None:
-        """Forget: the transaction ended, or a part of it was undone."""
+        """Forget: a part of the transaction was undone, or somebody else has written."""
         self.blocked = False
         self.last_seq = -1
+
+    def check(self, connection: apsw.Connection) -> None:
+        """Forget if the file has changed since `keep`; at the beginning of a transaction."""
+        if connection.data_version() != self.version:
+            self.clear()
+
+    def keep(self, connection: apsw.Connection) -> None:
+        """Remember the state of the file; right after a commit."""
+        self.version = connection.data_version()
 
 
 class SqliteTransaction(Transaction):
     """What one piece of work may do, on the writer's connection."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, cache: SubmissionCache, *, wants_changes: bool) -> None:
+    def __init__(self, cursor: apsw.Cursor, now: int, cache: SubmissionCache, wants_changes: bool) -> None:
         self.cursor = cursor
         self.now = now
         self._cache = cache
@@ -268,9 +278,11 @@ class SqliteTransaction(Transaction):
         except apsw.ConstraintError:
             raise self._duplicates([job.id for job in jobs], first) from None
         self.journaled += len(jobs)
-        payloads = [(seq, job.payload) for seq, job in enumerate(jobs, first) if job.payload]
-        if payloads:
+        if len(jobs) > 1:
+            payloads = [(seq, job.payload) for seq, job in enumerate(jobs, first) if job.payload]
             self.cursor.executemany(_INSERT_PAYLOAD, payloads)
+        elif jobs[0].payload:
+            self.cursor.execute(_INSERT_PAYLOAD, (first, jobs[0].payload))
         if self.wants_changes:
             self.changes += [plain_change(job, now) for job in jobs]
 

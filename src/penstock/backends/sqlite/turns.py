@@ -1,16 +1,17 @@
 """Whose turn it is to write, among processes on one file.
 
 SQLite lets waiting writers poll for its lock, and whoever polls at the right moment wins; under load one process can
-starve for seconds. Here writers queue instead, at two byte locks of a file beside the store:
+starve for seconds. Here writers queue instead, at the bytes of a file beside the store, each a lock:
 
-    wait     held by the one process that is next
-    write    held by the process that writes
+    byte 0       held by the process that writes
+    byte 1 … 8   places in the queue: who stands at 1 is next, new ones come in at 8 and move up
 
-A process takes `wait`, then `write`, then lets go of `wait`. One that has just written finds `wait` taken by somebody
-else and has to queue up like all others. Only the one that is next watches closely: it yields for up to a millisecond
-before it sleeps, because a late hand-over would cost as much as a commit. The kernel frees the locks of a process that
-dies. SQLite's own lock stays the truth; this one only decides the order: a store opened by other means is merely less
-fair, and whoever has waited too long, because a frozen process is next, goes on without a turn.
+A process that reaches byte 0 has its turn. For the length of a turn it may take byte 0 again and again without queueing,
+because every change of the writer is dear: the next one finds all its cached pages stale. After that it queues up like
+all others. The one that is next looks every millisecond, and all the time when the turn is about to end; it comes in as
+soon as it finds the writer busy elsewhere, between two commits. The kernel frees the locks of a process that dies.
+SQLite's own lock stays the truth; this one only decides the order: a store opened by other means is merely less fair,
+and whoever has waited too long, because a frozen process is in line, goes on without a turn.
 
 The locks belong to the process, not to a descriptor, so all stores of a process on one file share one `Turns`.
 """
@@ -33,11 +34,11 @@ except ImportError:  # Windows: SQLite's own lock alone decides
 
 __all__ = ["Turns"]
 
-_WAIT: Final = 0
-_WRITE: Final = 1
-CLOSE_WATCH: Final = 0.001
-SHORTEST_PAUSE: Final = 0.0002
-LONGEST_PAUSE: Final = 0.002
+_WRITE: Final = 0
+_LAST: Final = 8
+TURN: Final = 0.01
+LOOK: Final = 0.001
+LOOK_CLOSELY: Final = (0.7 * TURN, 1.2 * TURN)
 PIECE: Final = 0.05
 TOO_LONG: Final = 1.0
 
@@ -54,6 +55,7 @@ class Turns:
         self._users = 0
         self._mutex = threading.Lock()
         self._is_stuck = False
+        self._ends_at = 0.0
 
     @classmethod
     def open(cls, path: str) -> Turns | None:
@@ -90,25 +92,20 @@ class Turns:
         cls._shared_lock = threading.Lock()
 
     def acquire(self, deadline: float, scope: CancelScope | None) -> bool:
-        """Wait for this process's turn until `deadline` or the end of `scope`; False if it did not come."""
-        if not self._enter(deadline, scope):
+        """Wait for this process's turn, for half of the time until `deadline`; False if it did not come.
+
+        A `scope` that ends meanwhile ends the wait.
+        """
+        if not self._mutex.acquire(blocking=False) and not self._enter(deadline, scope):
             return False
-        began = time.monotonic()
-        if self._is_stuck:
-            deadline = began
         try:
-            if self._wait_for(_WAIT, deadline, scope, patience=0.0):
-                try:
-                    if self._wait_for(_WRITE, deadline, scope, patience=CLOSE_WATCH):
-                        self._is_stuck = False
-                        return True
-                finally:
-                    self._unlock(_WAIT)
+            if time.monotonic() < self._ends_at and self._try(_WRITE):
+                return True
+            if self._queue_up(deadline, scope):
+                return True
         except BaseException:
             self._mutex.release()
             raise
-        if time.monotonic() - began >= TOO_LONG:
-            self._is_stuck = True  # nobody waits again until a turn is there for the taking
         self._mutex.release()
         return False
 
@@ -119,27 +116,46 @@ class Turns:
                 return False
         return True
 
+    def _queue_up(self, deadline: float, scope: CancelScope | None) -> bool:
+        began = time.monotonic()
+        # Half of the time for the turn, the rest for SQLite's own lock: if a frozen process is in line for its turn,
+        # the others still get through, and if it is frozen while it writes, they learn it in time.
+        deadline = began if self._is_stuck else (began + deadline) / 2
+        held: int | None = None
+        try:
+            for place in range(_LAST, _WRITE - 1, -1):
+                if not self._wait_for(place, deadline, scope):
+                    # Who has waited for long does not wait again until a turn is there for the taking.
+                    self._is_stuck = self._is_stuck or time.monotonic() - began >= TOO_LONG
+                    return False
+                if held is not None:
+                    self._unlock(held)
+                held = place
+            held = None
+        finally:
+            if held is not None:
+                self._unlock(held)
+        self._is_stuck = False
+        self._ends_at = time.monotonic() + TURN
+        return True
+
     def release(self) -> None:
         self._unlock(_WRITE)
         self._mutex.release()
 
-    def _wait_for(self, byte: int, deadline: float, scope: CancelScope | None, *, patience: float) -> bool:
-        """Try for a lock until the deadline: yielding for `patience` seconds, then sleeping longer and longer."""
-        if self._try(byte):
-            return True
-        sleepless_until = time.monotonic() + patience
-        pause = SHORTEST_PAUSE
-        while (now := time.monotonic()) < deadline:
-            if now < sleepless_until:
+    def _wait_for(self, place: int, deadline: float, scope: CancelScope | None) -> bool:
+        """Try for a lock until the deadline."""
+        began = time.monotonic()
+        closely_from, closely_until = LOOK_CLOSELY if place == _WRITE else (0.0, 0.0)
+        while not self._try(place):
+            now = time.monotonic()
+            if now >= deadline or (scope is not None and scope.cancelled):
+                return False
+            if closely_from < now - began < closely_until:
                 os.sched_yield()
             else:
-                time.sleep(min(pause, deadline - now))
-                pause = min(pause * 2, LONGEST_PAUSE)
-            if self._try(byte):
-                return True
-            if scope is not None and scope.cancelled:
-                return False
-        return False
+                time.sleep(min(LOOK, deadline - now))
+        return True
 
     def _try(self, byte: int) -> bool:
         try:

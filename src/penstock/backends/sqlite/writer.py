@@ -33,7 +33,7 @@ from penstock.backends.sqlite.faults import translate
 from penstock.backends.sqlite.transaction import SqliteTransaction, SubmissionCache
 from penstock.backends.sqlite.turns import Turns
 from penstock.errors import BackendError, OperationCancelledError, PenstockError
-from penstock.scope import CancelScope, checkpoint, current_scope
+from penstock.scope import CancelScope, current_scope
 
 __all__ = ["Writer", "WriterRetiredError", "leak"]
 
@@ -53,12 +53,15 @@ class WriterRetiredError(Exception):
 class _Request:
     """One call: its work, and the place where its outcome is left."""
 
-    __slots__ = ("alone", "answered", "deadline", "error", "leads", "result", "work")
+    __slots__ = ("alone", "answered", "deadline", "error", "leads", "result", "scope", "work")
 
-    def __init__(self, work: Callable[[Transaction], Any], *, alone: bool, deadline: float) -> None:
+    def __init__(
+        self, work: Callable[[Transaction], Any], alone: bool, deadline: float, scope: CancelScope | None
+    ) -> None:
         self.work = work
         self.alone = alone
         self.deadline = deadline  # for its turn to come
+        self.scope = scope
         self.answered: threading.Lock | None = None  # made for those who wait
         self.leads = False
         self.result: Any = None
@@ -107,12 +110,14 @@ class Writer:
 
     def run(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
         """Run `work` in a transaction, maybe a shared one, and return its result once it is durable."""
-        checkpoint()
-        request = _Request(work, alone=alone, deadline=time.monotonic() + self._timeout)
+        scope = current_scope()
+        if scope is not None:
+            scope.check()
+        request = _Request(work, alone, time.monotonic() + self._timeout, scope)
         try:
             self._enter(request)
             if request.answered is not None:
-                self._wait(request, request.answered)
+                self._wait(request, request.answered, scope)
             if request.leads:
                 self._lead(request)
         except BaseException:
@@ -150,7 +155,7 @@ class Writer:
 
         While calls of this process are under way the answer waits for the next look.
         """
-        look = _Request(_nothing, alone=True, deadline=0.0)
+        look = _Request(_nothing, True, 0.0, None)
         try:
             with self._mutex:
                 if self._leader is not None or self._closed:
@@ -209,8 +214,7 @@ class Writer:
 
     # -- waiting ------------------------------------------------------------------------------------------------
 
-    def _wait(self, request: _Request, answered: threading.Lock) -> None:
-        scope = current_scope()
+    def _wait(self, request: _Request, answered: threading.Lock, scope: CancelScope | None) -> None:
         if scope is None:
             answered.acquire()
             return
@@ -262,38 +266,42 @@ class Writer:
     def _commit_group(self, group: list[_Request]) -> None:
         first = group[0]
         committing = False
-        self._begin(first.deadline)
-        self._cache.clear()
+        self._begin(first.deadline, first.scope)
+        self._cache.check(self._connection)
         try:
-            transactions = [self._run_first(first)]
-            if not first.alone:
+            # The leader's own work. If it fails there is nothing else in the transaction yet.
+            tx = self._transaction()
+            first.result = first.work(tx)
+            transactions = [tx]
+            if not first.alone and (self._waiting or max(self._recent) > 1):
                 self._gather(group, transactions)
-            journaled = self._journaled + sum(each.journaled for each in transactions)
+            journaled = self._journaled
+            for tx in transactions:
+                journaled += tx.journaled
+            has_news = journaled > self._journaled
             if journaled >= FOLD_AT:
                 fold_counters(self._cursor)
                 journaled = 0
             committing = True
             self._cursor.execute("COMMIT")
+            self._cache.keep(self._connection)
         finally:
             self._is_committed = committing and not self._connection.in_transaction
             self._end()
         self._journaled = journaled
         self._recent = (len(group), self._recent[0])
-        if self.nudge is not None and any(each.journaled for each in transactions):
+        if has_news and self.nudge is not None:
             self.nudge()
         if self.on_commit is not None:
             changes = [change for each in transactions for change in each.changes]
             if changes:
                 self.on_commit(changes)
 
-    def _begin(self, deadline: float) -> None:
-        scope = current_scope()
+    def _begin(self, deadline: float, scope: CancelScope | None) -> None:
         if scope is not None and (remaining := scope.remaining()) is not None:
             deadline = min(deadline, time.monotonic() + remaining)
         if self._turns is not None:
-            # Half of the time for the turn, the rest for SQLite's own lock: if a frozen process is in line for its
-            # turn, the others still get through, and if it is frozen while it writes, they learn it in time.
-            self._has_turn = self._turns.acquire((deadline + time.monotonic()) / 2, scope)
+            self._has_turn = self._turns.acquire(deadline, scope)
         try:
             if scope is not None:
                 scope.check()
@@ -321,6 +329,7 @@ class Writer:
             return
         try:
             if self._connection.in_transaction:
+                self._cache.clear()
                 self._cursor.execute("ROLLBACK")
         finally:
             self._release_turn()
@@ -330,16 +339,8 @@ class Writer:
             self._has_turn = False
             self._turns.release()
 
-    def _run_first(self, request: _Request) -> SqliteTransaction:
-        """Run the leader's own work. If it fails there is nothing else in the transaction yet."""
-        tx = self._transaction()
-        request.result = request.work(tx)
-        return tx
-
     def _gather(self, group: list[_Request], transactions: list[SqliteTransaction]) -> None:
         expected = max(self._recent)
-        if expected == 1 and not self._waiting:
-            return
         deadline = time.monotonic() + GATHERING_TIME
         while len(group) < LARGEST_GROUP:
             request = self._next(expected - len(group), deadline)
@@ -395,9 +396,7 @@ class Writer:
         return tx
 
     def _transaction(self) -> SqliteTransaction:
-        return SqliteTransaction(
-            self._cursor, self._now(), self._cache, wants_changes=self.on_commit is not None
-        )
+        return SqliteTransaction(self._cursor, self._now(), self._cache, self.on_commit is not None)
 
     def _fail(self, group: list[_Request], error: BaseException) -> None:
         """Tell a group that nothing of it was committed."""
