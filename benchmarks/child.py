@@ -1,4 +1,4 @@
-"""The other end of `benchmarks.processes`: `python -m benchmarks.child write|million <url> <amount>`."""
+"""The other end of `benchmarks.processes`: `python -m benchmarks.child write|million|receive <url> <amount>`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.items import endless_items, job_of, make_items
 from benchmarks.stores import open_url
-from penstock import Backend
+from penstock import Backend, Queue
 
 
 def write(backend: Backend, amount: str) -> dict[str, float]:
@@ -48,6 +48,21 @@ def million(backend: Backend, amount: str) -> dict[str, float]:
     return {"rate": number / seconds, "growth": peak - before, "ids": own}
 
 
+def receive(backend: Backend, amount: str) -> dict[str, float]:
+    """Take so many jobs from a stream; return when each arrived, by a clock that all processes share."""
+    received: dict[str, float] = {}
+    with Queue(backend) as queue, queue.stream_jobs("bench", max_assigned_jobs=10) as stream:
+        print("ready", flush=True)
+        for batch in stream:
+            now = time.monotonic()
+            for job in batch:
+                received[job.id] = now
+                queue.complete_job(job.id, attempt=job.attempt)
+            if len(received) >= int(amount):
+                break
+    return received
+
+
 def _memory(field: str) -> int:
     """Return the resident memory (VmRSS) or its highest so far (VmHWM), in bytes.
 
@@ -63,7 +78,10 @@ def _memory(field: str) -> int:
 def main() -> None:
     verb, url, amount = sys.argv[1:]
     with open_url(url) as backend:
-        print(json.dumps({"write": write, "million": million}[verb](backend, amount)), flush=True)
+        print(
+            json.dumps({"write": write, "million": million, "receive": receive}[verb](backend, amount)),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

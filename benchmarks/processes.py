@@ -45,7 +45,7 @@ def million(target: Target, settings: Settings) -> Iterator[Result]:
     found = []
     for jobs in (number // 4, number):
         location = target.create("million")
-        found.append(_child("million", target.url(location), str(jobs)).communicate_json())
+        found.append(start_child("million", target.url(location), str(jobs)).communicate_json())
         target.drop(location)
         progress()
     quarter, whole = found
@@ -64,7 +64,7 @@ def million(target: Target, settings: Settings) -> Iterator[Result]:
 
 def _run_writers(target: Target, number: int) -> list[dict[str, float]]:
     location = target.create("writers")
-    children = [_child("write", target.url(location), str(SECONDS)) for _ in range(number)]
+    children = [start_child("write", target.url(location), str(SECONDS)) for _ in range(number)]
     for child in children:
         child.wait_ready()
     for child in children:
@@ -74,7 +74,9 @@ def _run_writers(target: Target, number: int) -> list[dict[str, float]]:
     return found
 
 
-class _Child:
+class Child:
+    """A process of the benchmark, talked to by lines."""
+
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
@@ -94,6 +96,7 @@ class _Child:
         return dict(json.loads(out.strip().splitlines()[-1]))
 
 
-def _child(*arguments: str) -> _Child:
+def start_child(*arguments: str) -> Child:
+    """Start `benchmarks.child` in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.child", *arguments]
-    return _Child(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    return Child(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -124,7 +125,10 @@ class SqliteTarget(Target):
     def drop(self, location: str) -> None:
         path = Path(location)
         for each in path.parent.glob(f"{path.name}*"):
-            each.unlink()
+            if each.is_dir():
+                shutil.rmtree(each)
+            else:
+                each.unlink()
 
     @contextmanager
     def scratch(self) -> Iterator[tuple[Path, str]]:

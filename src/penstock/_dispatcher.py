@@ -7,7 +7,8 @@ again, so no wake-up is lost. A claim that brings less than was asked for has em
 need not ask.
 
 What this process commits is told by the store's listener, exactly. What other processes commit is noticed by a cheap
-look every `poll_seconds`; then all groups are dirty, and held jobs that ended elsewhere give their slots back.
+look every `poll_seconds`; then the store is asked which types and tags are ready, so that of thousands of groups only
+those that may find something are dirty, and held jobs that ended elsewhere give their slots back.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ TRIES: Final = 5
 FIRST_PAUSE: Final = 0.05
 BEAT_SECONDS: Final = 5.0
 UPKEEP_SECONDS: Final = 2.0
-LOOK_SECONDS: Final = 1.0  # without any hint, every group is looked at this often
+LOOK_SECONDS: Final = 1.0  # without any hint, the store is looked at this often
 DUE_LOOK_SECONDS: Final = 0.25
 
 
@@ -242,10 +243,6 @@ class Dispatcher:
             self._work.notify_all()
         self._dirty[group] = None
 
-    def _mark_all(self) -> None:
-        for group in self._groups.values():
-            self._mark(group)
-
     # -- dispatching --------------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
@@ -279,11 +276,14 @@ class Dispatcher:
         return bool(self._groups) and self._backend.has_foreign_changes()
 
     def _until_due(self) -> float:
-        """Mark all groups if a delayed job is due; return when to ask again."""
+        """See to it that delayed jobs that are due become takeable; return when to ask again."""
         due = self._backend.next_due() if self._groups else None
         if due is not None and due <= 0:
             with self.lock:
-                self._mark_all()
+                # Any claim moves them all into the ready set, and we are told which groups that concerns.
+                group = next((each for each in self._groups.values() if each.hungry()), None)
+                if group is not None:
+                    self._mark(group)
             return self._backend.poll_seconds
         return DUE_LOOK_SECONDS if due is None else min(due, DUE_LOOK_SECONDS)
 
@@ -297,11 +297,13 @@ class Dispatcher:
                 for job_id, attempt in stream.held.items()
             }
         gone = self._retry(lambda: self._backend.released(held)) if held else {}
+        ready = self._retry(self._backend.ready_filters) if self._groups else None
         with self.lock:
             for job_id, verb in gone.items():
                 status = JobStatus.UNKNOWN_STOPPED if verb == Verb.ACKNOWLEDGE else JobStatus.COMPLETED
                 self._free(job_id, held[job_id], verb, status)
-            self._mark_all()
+            for group in self._groups.values() if ready is None else self._index.matching_any(*ready):
+                self._mark(group)
 
     def _serve(self, dirty: list[_Group]) -> None:
         """Claim for dirty groups until each is full or has found nothing more."""

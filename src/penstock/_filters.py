@@ -50,6 +50,19 @@ class FilterIndex(Generic[T]):
                 if wanted_tags <= has and (wanted_types is None or type in wanted_types):
                     yield item
 
+    def matching_any(self, types: frozenset[str], tags: frozenset[str]) -> Iterator[T]:
+        """Yield what was registered under a filter that some job of these types, with some of these tags, may pass."""
+        shelves = [
+            self._open if types else {},
+            *(self._by_type.get(type_, {}) for type_ in types),
+            *(self._by_tag.get(tag, {}) for tag in tags),
+        ]
+        for shelf in shelves:
+            for item in shelf:
+                wanted_tags, wanted_types = self._filters[item]
+                if wanted_tags <= tags and (wanted_types is None or not wanted_types.isdisjoint(types)):
+                    yield item
+
     def _shelves(self, item: T) -> list[dict[T, None]]:
         tags, types = self._filters.get(item, (frozenset(), frozenset()))
         if tags:

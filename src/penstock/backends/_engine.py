@@ -794,6 +794,9 @@ class EngineBackend(Backend):
         due_at = self._store.next_due_at()
         return None if due_at is None else max(0.0, (due_at - self._store.now()) / 1_000_000)
 
+    def ready_filters(self) -> tuple[frozenset[str], frozenset[str]] | None:
+        return self._store.ready_filters()
+
     def take_upkeep(self, interval: timedelta) -> bool:
         return self._store.take_upkeep(micros_of(interval))
 

@@ -344,6 +344,10 @@ class Store(ABC):
         """Return when the next delayed job is due, if the store can tell."""
         return None
 
+    def ready_filters(self) -> tuple[frozenset[str], frozenset[str]] | None:
+        """See `Backend.ready_filters`."""
+        return None
+
     def take_upkeep(self, interval: int) -> bool:
         """Note in the store that upkeep is done now, unless it was less than `interval` ago; return whether."""
         return self.write(lambda tx: tx.take_upkeep(interval))

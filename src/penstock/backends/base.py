@@ -485,6 +485,13 @@ class Backend(ABC):
         """Return in how many seconds the next delayed job is due (0 if one is); None if there is none or it is unknown."""
         return None
 
+    def ready_filters(self) -> tuple[frozenset[str], frozenset[str]] | None:
+        """Return all types and all tags that ready jobs have; None if that is unknown, or there are very many.
+
+        Whoever serves many consumers learns from it which of them may find something.
+        """
+        return None
+
     def take_upkeep(self, interval: timedelta) -> bool:  # noqa: ARG002  # ours share the work by a row in the store
         """Whether it falls to the caller to `maintain` now; true for one caller of the store per interval."""
         return True

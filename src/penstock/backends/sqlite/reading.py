@@ -12,9 +12,19 @@ from penstock.backends.sqlite.claiming import rarest_tag
 from penstock.backends.sqlite.connection import fetch
 from penstock.errors import JobNotFoundError
 
-__all__ = ["count_by_tag", "count_by_tags", "select_page"]
+__all__ = ["count_by_tag", "count_by_tags", "ready_tags", "ready_types", "select_page"]
 
 _COLUMNS: Final = ", ".join(f"job.{name}" for name in COLUMNS)
+# From one value of an index to the next: the cost is that of the different values, not of the rows.
+_DISTINCT: Final = """WITH RECURSIVE found (value) AS (
+    SELECT (SELECT {column} FROM {source} ORDER BY {column} LIMIT 1)
+    UNION ALL
+    SELECT (SELECT {column} FROM {source} AND {column} > found.value ORDER BY {column} LIMIT 1)
+    FROM found WHERE found.value IS NOT NULL LIMIT ?)
+SELECT value FROM found WHERE value IS NOT NULL"""
+_READY_TYPES: Final = _DISTINCT.format(column="type", source="job INDEXED BY job_ready_type WHERE gate = 0")
+_READY_TAGS: Final = _DISTINCT.format(column="tag", source="ready_tag WHERE true")
+_MOST_FILTERS: Final = 1_000
 Counts = list[tuple[str, int, int]]
 
 
@@ -81,3 +91,18 @@ def count_by_tags(cursor: apsw.Cursor, tags: Sequence[str]) -> Counts:
         f" WHERE seq IN (SELECT seq FROM job_tag WHERE tag = ?{also}) GROUP BY status",
         (rarest, *others),
     )
+
+
+def ready_types(cursor: apsw.Cursor) -> frozenset[str] | None:
+    """Return the types of ready jobs; None if there are very many."""
+    return _distinct(cursor, _READY_TYPES)
+
+
+def ready_tags(cursor: apsw.Cursor) -> frozenset[str] | None:
+    """Return the tags of ready jobs; None if there are very many."""
+    return _distinct(cursor, _READY_TAGS)
+
+
+def _distinct(cursor: apsw.Cursor, query: str) -> frozenset[str] | None:
+    found = fetch(cursor, query, (_MOST_FILTERS + 1,))
+    return None if len(found) > _MOST_FILTERS else frozenset(value for (value,) in found)

@@ -28,7 +28,13 @@ from penstock.backends.sqlite.connection import fetch, open_connection, prepare_
 from penstock.backends.sqlite.faults import translate
 from penstock.backends.sqlite.hints import HintReceiver, HintSender
 from penstock.backends.sqlite.migrate import migrate
-from penstock.backends.sqlite.reading import count_by_tag, count_by_tags, select_page
+from penstock.backends.sqlite.reading import (
+    count_by_tag,
+    count_by_tags,
+    ready_tags,
+    ready_types,
+    select_page,
+)
 from penstock.backends.sqlite.transaction import COLUMN_LIST, fetch_blobs
 from penstock.backends.sqlite.turns import Turns
 from penstock.backends.sqlite.writer import Writer, WriterRetiredError, leak
@@ -184,6 +190,10 @@ class SqliteStore(Store):
         )
         (found,) = self._read(lambda cursor: fetch(cursor, query))
         return min((due_at for due_at in found if due_at is not None), default=None)
+
+    def ready_filters(self) -> tuple[frozenset[str], frozenset[str]] | None:
+        types, tags = self._read(lambda cursor: (ready_types(cursor), ready_tags(cursor)))
+        return None if types is None or tags is None else (types, tags)
 
     def is_blocked(self) -> bool:
         query = "SELECT value FROM setting WHERE name = 'blocked'"
