@@ -87,14 +87,24 @@ class InvalidArgumentError(PenstockError, ValueError):
     Attributes:
         field: the name of the argument or job field.
         value: what was given (may be None when it cannot be shown).
+        failed: for a job of a batch, `(index in the batch, id, reason)` of it, else empty.
+        enqueued_ids: always empty, because a batch is all or nothing.
     """
 
     code = "invalid_argument"
     field: str
     value: Any
+    failed: tuple[tuple[int, Any, str], ...] = ()
+    enqueued_ids: tuple[str, ...] = ()
 
     def __init__(self, message: str, *, field: str = "", value: Any = None, **facts: Any) -> None:
         super().__init__(message, field=field, value=value, **facts)
+
+    def in_batch(self, index: int, job_id: object) -> Self:
+        """Return this error with the job of a batch that it is about."""
+        self.failed = self._facts["failed"] = ((index, job_id, self.message),)
+        self.message = f"jobs[{index}] (id {shown(job_id)}): {self.message}"
+        return self
 
 
 class PayloadTooLargeError(InvalidArgumentError):

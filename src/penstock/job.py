@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Any, Self
@@ -342,14 +342,14 @@ def distinct(field: str, values: object) -> tuple[str, ...]:
     """
     if type(values) is tuple and len(values) == 1 and type(values[0]) is str:
         return values
-    if isinstance(values, str | bytes | bytearray) or not isinstance(values, Iterable):
+    if isinstance(values, str | bytes | bytearray | Mapping) or not isinstance(values, Iterable):
         raise InvalidArgumentError(
             f"{field} must be a sequence of strings, got {shown(values)}", field=field, value=values
         )
-    items = tuple(dict.fromkeys(values)) if not isinstance(values, dict) else tuple(values)
+    items = tuple(values)
     for item in items:
         if not isinstance(item, str):
             raise InvalidArgumentError(
                 f"{field} must hold strings only, got {shown(item)}", field=field, value=item
             )
-    return items
+    return tuple(dict.fromkeys(items))

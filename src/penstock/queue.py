@@ -187,7 +187,7 @@ class Queue:
                     f"a request is wrong: {error}", field="requests", value=request
                 ) from None
         ids = self._run(self.backend.enqueue_jobs, jobs)
-        found = self.backend.get_jobs(dict.fromkeys(ids))
+        found = self.backend.get_jobs(ids)
         return [found[job_id] for job_id in ids]
 
     def _requested(

@@ -151,7 +151,7 @@ def _seconds(timeout: float | timedelta | None) -> float | None:
     if timeout is None:
         return None
     if isinstance(timeout, timedelta):
-        return timeout.total_seconds()
+        timeout = timeout.total_seconds()
     if (
         isinstance(timeout, bool)
         or not isinstance(timeout, int | float)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from penstock.backends._rows import encode_strings
@@ -215,9 +215,25 @@ def check_job(job: object, max_payload: int) -> Job:
         raise _bad("retry", "a RetryPolicy or None", job.retry)
     if not isinstance(job.timeouts, Timeouts):
         raise _bad("timeouts", "a Timeouts", job.timeouts)
-    if not job.is_plain:
+    if (
+        not job.is_plain
+        or type(job.held) is not bool  # a default may be given as another type that equals it
+        or type(job.attempt) is not int
+        or type(job.retry_count) is not int
+        or type(job.failures) is not int
+        or type(job.progress) is not int
+    ):
         _check_details(job, max_payload)
     return job
+
+
+def check_batch(jobs: Iterable[object], max_payload: int, first: int = 0) -> None:
+    """Check jobs of a batch whose first has this index; the error names the job."""
+    for index, job in enumerate(jobs, first):
+        try:
+            check_job(job, max_payload)
+        except InvalidArgumentError as error:
+            raise error.in_batch(index, getattr(job, "id", None)) from None
 
 
 def _check_details(job: Job, max_payload: int) -> None:
@@ -254,8 +270,10 @@ def _check_details(job: Job, max_payload: int) -> None:
         value = getattr(job, field)
         if value is not None:
             blob(field, value, max_payload)
-    if job.error_message:
+    if type(job.error_message) is not str or job.error_message:
         text("error_message", job.error_message, MAX_ERROR_BYTES)
+    if job.error_category is not None and not isinstance(job.error_category, FailureCategory):
+        raise _bad("error_category", "a FailureCategory or None", job.error_category)
     if job.error_code is not None:
         text("error_code", job.error_code, MAX_TYPE)
 
@@ -266,8 +284,12 @@ def moment(field: str, value: object) -> datetime:
         raise _bad(field, "an aware datetime", value)
     if value.tzinfo is None or value.utcoffset() is None:
         raise _bad(field, "an aware datetime (with a time zone, such as UTC)", value)
-    if not FIRST_YEAR <= value.year <= LAST_YEAR:
-        raise _bad(field, f"in the years {FIRST_YEAR} to {LAST_YEAR}", value)
+    try:
+        year = value.astimezone(UTC).year
+    except OverflowError:
+        year = 0 if value.year == 1 else 10_000
+    if not FIRST_YEAR <= year <= LAST_YEAR:
+        raise _bad(field, f"in the years {FIRST_YEAR} to {LAST_YEAR} (UTC)", value)
     return value
 
 

@@ -53,8 +53,11 @@ def complete(row: Row, _result: bytes | None, now: int) -> None:
 def fail(row: Row, failure: Failure, now: int, verb: Verb = Verb.FAIL) -> None:
     """Record a failed attempt and decide whether another one follows."""
     policy = None if row.retry is None else decode_policy(row.retry)
-    # An attempt that was already counted when it was lost is not counted again by its late report.
-    already_counted = row.status == JobStatus.UNKNOWN_RETRY and policy is not None
+    # An attempt that was already counted when it was lost is not counted again by its late report. One that was only
+    # marked unknown by `update_job_status` was not.
+    already_counted = (
+        row.status == JobStatus.UNKNOWN_RETRY and policy is not None and row.verb != Verb.UPDATE_STATUS
+    )
     if failure.category is not FailureCategory.CANCELLED and not already_counted:
         row.failures += 1
     delay: timedelta | None = None

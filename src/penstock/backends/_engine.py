@@ -66,6 +66,8 @@ UPKEEP_BATCH: Final = 500
 EXECUTION_GRACE: Final = micros_of(timedelta(seconds=10))
 CLOCK_JUMP: Final = 2.0
 ONE_BEAT: Final = 5.0
+# Where the last attempt may still have something to say: it holds the job, or nobody knows what became of it.
+MAY_REPORT: Final = IN_FLIGHT | {JobStatus.UNKNOWN_RETRY, JobStatus.UNKNOWN_STOPPED}
 
 
 class EngineBackend(Backend):
@@ -77,6 +79,7 @@ class EngineBackend(Backend):
         self._reclaiming = _ClockWatch(enabled=not has_own_clock)
         self._listeners: dict[object, Callable[[Sequence[Change]], None]] = {}
         self._listener_lock = threading.Lock()
+        self._iterating: set[int] = set()
         self._pid = os.getpid()
         self.poll_seconds = store.poll_seconds
 
@@ -99,13 +102,22 @@ class EngineBackend(Backend):
                 f"jobs must be an iterable of Job, got {shown(jobs)}", field="jobs", value=jobs
             )
         if not isinstance(jobs, list | tuple):
-            # An iterator can be read once, so its transaction is run once, and by itself.
-            return self._write(lambda tx: Submission(tx, self._options).run(jobs), alone=True)
-        for job in jobs:
-            arguments.check_job(job, self._options.max_payload)
+            return self._enqueue_from(jobs)
+        arguments.check_batch(jobs, self._options.max_payload)
         if not jobs:
             checkpoint()
-        return self._write(lambda tx: Submission(tx, self._options, check=False).run(jobs))
+        return self._write(lambda tx: Submission(tx, self._options, check=False).run_batch(jobs))
+
+    def _enqueue_from(self, jobs: Iterable[Job]) -> list[str]:
+        """Enqueue what an iterator gives. It can be read once, so its transaction is run once, and by itself."""
+        if self._is_iterated():
+            raise _written_while_iterated()
+        me = threading.get_ident()
+        self._iterating.add(me)
+        try:
+            return self._write_alone(lambda tx: Submission(tx, self._options).run_batch(jobs))
+        finally:
+            self._iterating.discard(me)
 
     # -- claiming -----------------------------------------------------------------------------------------------
 
@@ -327,7 +339,7 @@ class EngineBackend(Backend):
         def work(tx: Transaction) -> dict[str, int]:
             row = self._row(tx, job_id)
             source = JobStatus(row.status)
-            if attempt is not None and attempt != row.attempt:
+            if attempt is not None and (attempt != row.attempt or source not in MAY_REPORT):
                 raise _stale(Verb.UPDATE_STATUS, row, attempt)
             if source is target and target not in FINAL:
                 return {}
@@ -594,7 +606,11 @@ class EngineBackend(Backend):
             dead = {job_id: listed[job_id] for job_id in wanted_ids}
             if wanted_tags:
                 tagged = tx.rows_tagged(wanted_tags)
-                dead |= {row.id: row for row in tagged if row.status in decisions.DEAD}
+                dead |= {
+                    row.id: row
+                    for row in tagged
+                    if row.status in decisions.DEAD and row.verb != Verb.PROPAGATE
+                }
             rows = list(dead.values())
             blobs = tx.blobs([row.seq for row in rows])
             copies = [decisions.copy_of(row, blobs.get(row.seq, Blobs()).payload) for row in rows]
@@ -805,8 +821,17 @@ class EngineBackend(Backend):
 
     # -- shared -------------------------------------------------------------------------------------------------
 
-    def _write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
-        return self._store.write(work, alone=alone)
+    def _write(self, work: Callable[[Transaction], T]) -> T:
+        if self._iterating and self._is_iterated():
+            raise _written_while_iterated()
+        return self._store.write(work)
+
+    def _write_alone(self, work: Callable[[Transaction], T]) -> T:
+        return self._store.write(work, alone=True)
+
+    def _is_iterated(self) -> bool:
+        """Whether this thread is inside an iterator that `enqueue_jobs` reads."""
+        return threading.get_ident() in self._iterating
 
     def _save(self, tx: Transaction, rows: Sequence[Row]) -> None:
         if rows:
@@ -901,6 +926,15 @@ def _checked_messages(messages: Mapping[str, str]) -> dict[str, str]:
     return {job_id: arguments.message("error_message", text) for job_id, text in messages.items()}
 
 
+def _written_while_iterated() -> InvalidArgumentError:
+    # One answer for all stores: where one writes at a time this would wait for itself for ever, elsewhere the inner
+    # write would stay when the batch is undone.
+    return InvalidArgumentError(
+        "jobs must not write to the store that they are written to while they are iterated; make a list of them first",
+        field="jobs",
+    )
+
+
 def _only(freed: dict[str, int], errors: list[PenstockError]) -> dict[str, int]:
     """Return what a single report freed, or raise why it was refused."""
     if errors:
@@ -920,7 +954,7 @@ def _objection(verb: Verb, job_id: str, row: Row | None, attempt: int | None) ->
     if row is None:
         return JobNotFoundError(job_id)
     allowed = allows(verb, JobStatus(row.status))
-    if attempt is not None and (attempt != row.attempt or not allowed):
+    if attempt is not None and (attempt != row.attempt or not (allowed or row.is_in_flight)):
         return _stale(verb, row, attempt)
     return None if allowed else refusal(verb, job_id, JobStatus(row.status))
 

@@ -54,11 +54,17 @@ class Submission:
             self._take(chunk, source)
         return self._ids
 
+    def run_batch(self, jobs: Iterable[Job]) -> list[str]:
+        """Do as `run` does for jobs that were given together; an error names the one that it is about."""
+        try:
+            return self.run(jobs)
+        except DependencyError as error:
+            raise error.in_batch(self._seen[error.job_id], error.job_id) from None
+
     def _read(self, source: Iterator[Job], count: int | None) -> list[Job]:
         jobs = list(islice(source, count))
         if self._check:
-            for job in jobs:
-                arguments.check_job(job, self._options.max_payload)
+            arguments.check_batch(jobs, self._options.max_payload, self._count)
         twice = []
         for index, job in enumerate(jobs, self._count):
             if job.id in self._seen:

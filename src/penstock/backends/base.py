@@ -25,7 +25,7 @@ from typing import Self
 import msgspec
 
 from penstock.job import Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority
-from penstock.policy import FailureCategory
+from penstock.policy import FailureCategory, duration
 
 __all__ = ["UNSET", "Backend", "Change", "ClaimRequest", "Failure", "Retention", "UnsetType"]
 
@@ -55,10 +55,19 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long ended jobs stay, from their end; None is for ever. The journal stays until it is archived."""
+    """How long ended jobs stay, from their end; None is for ever. The journal stays until it is archived.
+
+    Durations are timedelta, or seconds.
+    """
 
     completed: timedelta | None = timedelta(days=30)
     other: timedelta | None = timedelta(days=90)
+
+    def __post_init__(self) -> None:
+        for field in ("completed", "other"):
+            value = getattr(self, field)
+            if value is not None:
+                msgspec.structs.force_setattr(self, field, duration(value, f"retention.{field}"))
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,7 +365,8 @@ class Backend(ABC):
         """Submit FAILED and DEAD_LETTER jobs again as copies and return the new ids.
 
         A copy has a new id, `redrive_of`, no idempotency key, no dependencies, and stands at the tail of its key. By
-        `tags`, the dead jobs that have all of them; by `job_ids`, exactly those.
+        `tags`, the dead jobs that have all of them, but for those that died only because what they waited for did;
+        by `job_ids`, exactly those.
 
         Raises:
             JobNotFoundError: a listed id does not exist.

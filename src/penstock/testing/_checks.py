@@ -210,6 +210,8 @@ def _job_texts(value: Job) -> None:
     optional_text("redrive_of", value.redrive_of, MAX_ID)
     optional_text("assignee_id", value.assignee_id, MAX_ASSIGNEE)
     message("error_message", value.error_message)
+    if value.error_category is not None and not isinstance(value.error_category, FailureCategory):
+        raise bad("error_category", "a FailureCategory or None", value.error_category)
 
 
 def _job_numbers(value: Job) -> None:
@@ -221,7 +223,13 @@ def _job_numbers(value: Job) -> None:
 def jobs(values: object, max_payload: int) -> list[Job]:
     if isinstance(values, str | bytes | Mapping | Job) or not isinstance(values, Iterable):
         raise bad("jobs", "an iterable of jobs", values)
-    return [job(value, max_payload) for value in values]
+    checked = []
+    for index, value in enumerate(values):
+        try:
+            checked.append(job(value, max_payload))
+        except InvalidArgumentError as error:
+            raise error.in_batch(index, getattr(value, "id", None)) from None
+    return checked
 
 
 def claims(requests: object) -> list[ClaimRequest]:

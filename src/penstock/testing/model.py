@@ -79,6 +79,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
     lease_from: datetime | None = None
     is_delayed: bool = False
+    verb: str = ""
 
 
 class ModelBackend(Backend):
@@ -101,6 +102,7 @@ class ModelBackend(Backend):
         self._journal: list[JournalEntry] = []
         self._owners: dict[str, datetime] = {}
         self._is_blocked = False
+        self._iterating: set[int] = set()
         self._is_closed = False
         self._inserted = 0
         self._ended: list[str] = []
@@ -113,6 +115,8 @@ class ModelBackend(Backend):
     def _transaction(self) -> Iterator[datetime]:
         """Run a verb: all of its changes stay, or none."""
         self._check_usable()
+        if threading.get_ident() in self._iterating:
+            raise check.bad("jobs", "without effects of their own on the store", None)
         with self._lock:
             self._check_usable()
             saved = dict(self._rows), len(self._journal), dict(self._owners), self._is_blocked, self._inserted
@@ -192,7 +196,7 @@ class ModelBackend(Backend):
     ) -> _Row:
         """Change fields of a job and add the journal row that says so."""
         job = msgspec.structs.replace(row.job, updated_at=now, **fields)
-        row = self._put(row, job=job, n=row.n + 1)
+        row = self._put(row, job=job, n=row.n + 1, verb=str(verb))
         ends_attempt = source in IN_FLIGHT and job.status not in IN_FLIGHT
         is_first = source is None
         self._journal.append(
@@ -302,7 +306,17 @@ class ModelBackend(Backend):
         return self._enqueue([job])[0]
 
     def enqueue_jobs(self, jobs: Iterable[Job]) -> list[str]:
-        return self._enqueue(check.jobs(jobs, self._options.max_payload))
+        me = threading.get_ident()
+        self._iterating.add(me)
+        try:
+            batch = check.jobs(jobs, self._options.max_payload)
+        finally:
+            self._iterating.discard(me)
+        try:
+            return self._enqueue(batch)
+        except DependencyError as error:
+            index = next(index for index, job in enumerate(batch) if job.id == error.job_id)
+            raise error.in_batch(index, error.job_id) from None
 
     def _enqueue(self, jobs: list[Job]) -> list[str]:
         with self._transaction() as now:
@@ -501,7 +515,8 @@ class ModelBackend(Backend):
         frees: bool = True,
     ) -> dict[str, int]:
         row = self._row(job_id)
-        if attempt is not None and (attempt != row.job.attempt or not allows(verb, row.job.status)):
+        is_over = not allows(verb, row.job.status) and row.job.status not in IN_FLIGHT
+        if attempt is not None and (attempt != row.job.attempt or is_over):
             raise StaleAttemptError(
                 job_id=job_id,
                 status=str(row.job.status),
@@ -569,7 +584,7 @@ class ModelBackend(Backend):
 
     def _fail(self, row: _Row, verb: Verb, failure: Failure, now: datetime) -> _Row:
         job, policy, category = row.job, row.job.retry, failure.category
-        was_counted = job.status is _S.UNKNOWN_RETRY and policy is not None
+        was_counted = job.status is _S.UNKNOWN_RETRY and policy is not None and row.verb != Verb.UPDATE_STATUS
         counts = category is not FailureCategory.CANCELLED and not was_counted
         failures = job.failures + counts
         delay = check.optional_duration("retry_after", failure.retry_after)
@@ -704,7 +719,8 @@ class ModelBackend(Backend):
         with self._transaction() as now:
             row = self._row(job_id)
             source = row.job.status
-            if attempt is not None and attempt != row.job.attempt:
+            is_over = source not in {*IN_FLIGHT, _S.UNKNOWN_RETRY, _S.UNKNOWN_STOPPED}
+            if attempt is not None and (attempt != row.job.attempt or is_over):
                 raise StaleAttemptError(
                     job_id=job_id,
                     status=str(source),
@@ -932,7 +948,11 @@ class ModelBackend(Backend):
                     text = f"job {job_id} cannot be redriven: it is {status}"
                     raise InvalidTransitionError(text, job_id=job_id, status=str(status), verb="redrive")
             listed = {job_id: position for position, job_id in enumerate(job_ids)}
-            chosen = [row.job for row in self._select(tags, job_ids) if row.job.status in dead]
+            chosen = [
+                row.job
+                for row in self._select(tags, job_ids)
+                if row.job.status in dead and (row.verb != Verb.PROPAGATE or row.job.id in job_ids)
+            ]
             chosen.sort(key=lambda job: listed.get(job.id, len(listed)))
             copies = [_copy_of(job, self._new_id()) for job in chosen]
             for copy in copies:

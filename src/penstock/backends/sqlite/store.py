@@ -223,6 +223,9 @@ class SqliteStore(Store):
         """Run `work` inside one read transaction, so that all it reads is of one moment."""
         if self._is_memory:
             # The writer's connection is the only one there is.
+            writer = self._current_writer()
+            if writer.is_led_here():  # by an iterator passed to enqueue_jobs
+                return writer.read_inside(work)
             return self.write(lambda tx: work(tx.cursor))  # type: ignore[attr-defined]  # a SqliteTransaction
         connection = self._borrow()
         try:

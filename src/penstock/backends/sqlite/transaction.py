@@ -279,10 +279,10 @@ class SqliteTransaction(Transaction):
             raise self._duplicates([job.id for job in jobs], first) from None
         self.journaled += len(jobs)
         if len(jobs) > 1:
-            payloads = [(seq, job.payload) for seq, job in enumerate(jobs, first) if job.payload]
+            payloads = [(seq, bytes(job.payload)) for seq, job in enumerate(jobs, first) if job.payload]
             self.cursor.executemany(_INSERT_PAYLOAD, payloads)
         elif jobs[0].payload:
-            self.cursor.execute(_INSERT_PAYLOAD, (first, jobs[0].payload))
+            self.cursor.execute(_INSERT_PAYLOAD, (first, bytes(jobs[0].payload)))
         if self.wants_changes:
             self.changes += [plain_change(job, now) for job in jobs]
 

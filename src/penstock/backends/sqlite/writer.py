@@ -16,6 +16,7 @@ A thread that is interrupted (Ctrl-C) leaves its place in the queue, so that nob
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from collections import deque
@@ -106,6 +107,7 @@ class Writer:
         self._foreign_version: int | None = None
         self.on_commit: Callable[[Sequence[Change]], None] | None = None
         self.nudge: Callable[[], None] | None = None
+        self._files = [] if path == ":memory:" else [_File(path), _File(f"{path}-wal")]
         connection.set_busy_timeout(LOCK_WAIT)
 
     def run(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
@@ -173,6 +175,10 @@ class Writer:
     def is_led_here(self) -> bool:
         """Whether this very thread is inside a transaction."""
         return self._leader == threading.get_ident()
+
+    def read_inside(self, work: Callable[[apsw.Cursor], T]) -> T:
+        """Read from within the transaction that this thread is in."""
+        return work(self._connection.cursor())
 
     @property
     def is_closed(self) -> bool:
@@ -306,8 +312,10 @@ class Writer:
             if scope is not None:
                 scope.check()
             self._lock(deadline, scope)
+            for file in self._files:
+                file.check()
         except BaseException:
-            self._release_turn()
+            self._end()
             raise
 
     def _lock(self, deadline: float, scope: CancelScope | None) -> None:
@@ -434,6 +442,33 @@ class Writer:
                     self._idle.notify_all()
         if successor is not None:
             successor.answer()
+
+
+class _File:
+    """A file of the store, to notice when it is no longer the one that is open: what is written then is lost."""
+
+    __slots__ = ("_identity", "_path")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._identity: tuple[int, int] | None = None  # not known before the first look
+
+    def check(self) -> None:
+        try:
+            about = os.stat(self._path)  # noqa: PTH116  # on every commit: half the time of Path.stat
+        except OSError as error:
+            raise self._lost() from error
+        identity = (about.st_dev, about.st_ino)
+        if identity != self._identity:
+            if self._identity is not None:
+                raise self._lost()
+            self._identity = identity
+
+    def _lost(self) -> BackendError:
+        return BackendError(
+            f"{self._path} was deleted or replaced while the store was open; nothing is written any more: "
+            "put it back, or open the store anew"
+        )
 
 
 def leak(connection: apsw.Connection) -> None:

@@ -52,6 +52,7 @@ from penstock.testing.conformance.reporting import (
     Completing,
     Failing,
     Fencing,
+    LateFailures,
     Plurals,
     Releasing,
     StatusUpdates,
@@ -59,11 +60,12 @@ from penstock.testing.conformance.reporting import (
 )
 from penstock.testing.conformance.scope import Scopes
 from penstock.testing.conformance.stats import Statistics
-from penstock.testing.conformance.submission import Batches, Blocking, Limits, Submission
+from penstock.testing.conformance.submission import BadBatches, Batches, Blocking, Limits, Submission
 from penstock.testing.conformance.transitions_matrix import TransitionsMatrix
 
 FAMILIES: tuple[type[Suite], ...] = (
     Submission,
+    BadBatches,
     Batches,
     Blocking,
     Limits,
@@ -75,6 +77,7 @@ FAMILIES: tuple[type[Suite], ...] = (
     ManyClaims,
     Completing,
     Failing,
+    LateFailures,
     Stopping,
     Releasing,
     StatusUpdates,

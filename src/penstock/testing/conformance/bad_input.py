@@ -96,11 +96,46 @@ class BadJobs(Suite):
             put(backend, "job", tags=tags)
 
     @pytest.mark.parametrize(
-        "value", ["red", b"red", 5, None, [5], [None], {"red": 1, "blue": 2}.items()], ids=repr
+        "value",
+        ["red", b"red", 5, None, [5], [None], [["red"]], {"red": 1, "blue": 2}.items(), {"env": "prod"}],
+        ids=repr,
     )
     def test_tags_are_a_sequence_of_strings(self, backend: Backend, value: Any) -> None:
         with unchanged(backend), pytest.raises(InvalidArgumentError):
             put(backend, "job", tags=value)
+
+    @pytest.mark.parametrize("field", ["after", "after_any"])
+    @pytest.mark.parametrize("value", ["job", b"job", 5, None, [5], [["job"]], {"job": 1}], ids=repr)
+    def test_dependencies_are_sequences_of_strings(self, backend: Backend, field: str, value: Any) -> None:
+        put(backend, "job")
+        with unchanged(backend), pytest.raises(InvalidArgumentError):
+            put(backend, "other", **{field: value})
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            *(("error_message", value) for value in (None, b"", 0, False, 5)),
+            *(("error_category", value) for value in ("temporary", 5, "nonsense")),
+            *((field, False) for field in ("attempt", "retry_count", "failures", "progress")),
+            ("held", 0),
+            ("held", None),
+        ],
+        ids=repr,
+    )
+    def test_what_equals_a_default_but_is_of_another_type_is_refused(
+        self, backend: Backend, field: str, value: Any
+    ) -> None:
+        with refused(backend, InvalidArgumentError) as caught:
+            put(backend, "job", **{field: value})
+        assert caught.value.field == field  # type: ignore[attr-defined]
+
+    def test_a_payload_may_be_any_kind_of_bytes(self, backend: Backend) -> None:
+        kinds = {"a": bytearray(b"ace"), "b": memoryview(b"ace"), "c": memoryview(b"abcdef")[::2]}
+        for job_id, payload in kinds.items():
+            put(backend, job_id, payload=payload)
+        backend.enqueue_jobs([a_job(id=f"{job_id}2", payload=payload) for job_id, payload in kinds.items()])
+        for job_id in kinds:
+            assert backend.get_job(job_id).payload == backend.get_job(f"{job_id}2").payload == b"ace"
 
     @pytest.mark.parametrize("key", [(), "", ("",), [5], ("a", None), 5, b"k"], ids=repr)
     def test_a_key_is_one_or_more_strings(self, backend: Backend, key: Any) -> None:
@@ -333,8 +368,11 @@ class BadArguments(Suite):
             {"tags": "red"},
             {"tags": b"red"},
             {"tags": [5]},
+            {"tags": [["red"]]},
+            {"tags": {"red": 1}},
             {"tags": [""]},
             {"tags": ["nul\x00"]},
+            {"job_ids": [["job"]]},
             {"job_ids": "job"},
             {"job_ids": b"job"},
             {"job_ids": [5]},

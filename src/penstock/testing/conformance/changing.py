@@ -11,6 +11,7 @@ import pytest
 from penstock.backends.base import Backend
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError
 from penstock.job import JobStatus, Key, Priority
+from penstock.policy import FailureCategory
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     MISSING,
@@ -269,6 +270,18 @@ class Notes(Suite):
 
 class Redriving(Suite):
     """redrive_jobs."""
+
+    def test_by_tags_those_that_died_with_their_dependency_are_left_out(self, backend: Backend) -> None:
+        """DESIGN 2: dependents are not revived: their copies would run before what they waited for."""
+        put(backend, "first", tags=["red"])
+        put(backend, "then", tags=["red"], after=["first"])
+        claim(backend, "first")
+        backend.fail_job("first", "boom", category=FailureCategory.PERMANENT)
+        assert backend.get_job("then").status in (_S.FAILED, _S.DEAD_LETTER)
+        (copy,) = backend.redrive_jobs(["red"])
+        assert backend.get_job(copy).redrive_of == "first"
+        (other,) = backend.redrive_jobs(job_ids=["then"])
+        assert backend.get_job(other).redrive_of == "then"
 
     @pytest.mark.parametrize("status", [_S.FAILED, _S.DEAD_LETTER])
     def test_a_dead_job_is_submitted_again_as_a_copy(

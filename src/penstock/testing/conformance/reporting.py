@@ -293,6 +293,26 @@ class Failing(Suite):
             backend.fail_job("job", "")
 
 
+class LateFailures(Suite):
+    """Failures of attempts whose fate was unknown."""
+
+    def test_an_attempt_that_was_only_marked_unknown_counts_when_it_fails(self, backend: Backend) -> None:
+        """G20: `update_job_status` counts nothing, so the late report does; retries stay bounded."""
+        put_running(backend, "job", retry=RetryPolicy(max_attempts=1))
+        backend.update_job_status("job", JobStatus.UNKNOWN_RETRY)
+        backend.fail_job("job", "boom", retry_after=0)
+        job = backend.get_job("job")
+        assert (job.status, job.failures) == (JobStatus.DEAD_LETTER, 1)
+
+    def test_an_attempt_that_was_counted_as_lost_does_not_count_again(self, backend: Backend) -> None:
+        """Q40, G20."""
+        put_running(backend, "job", retry=RetryPolicy(max_attempts=3))
+        backend.mark_worker_unresponsive(WORKER)
+        backend.fail_job("job", "boom", retry_after=0)
+        job = backend.get_job("job")
+        assert (job.status, job.failures) == (JobStatus.FAILED_RETRY, 1)
+
+
 class Stopping(Suite):
     """stop_job, stop_job_with_retry, mark_job_unknown_stopped."""
 

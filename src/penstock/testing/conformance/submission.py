@@ -364,6 +364,51 @@ class Batches(Suite):
             backend.enqueue_jobs(jobs)
 
 
+class BadBatches(Suite):
+    """A batch that cannot be accepted: nothing is stored, and the error says which job it is about (B4, C3)."""
+
+    @pytest.mark.parametrize("lazily", [False, True], ids=["list", "iterator"])
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            {"status": JobStatus.RUNNING},
+            {"payload": b"x" * 1_048_577},
+            {"priority": 9},
+            {"after": ["nobody"]},
+            {"tags": [""]},
+        ],
+        ids=lambda bad: next(iter(bad)),
+    )
+    def test_the_error_names_the_job(self, backend: Backend, bad: dict[str, Any], lazily: bool) -> None:
+        batch = [a_job(id="fine"), a_job(id="bad", **bad), a_job(id="also-fine")]
+        with unchanged(backend), pytest.raises(InvalidArgumentError) as caught:
+            backend.enqueue_jobs(iter(batch) if lazily else batch)
+        error: Any = caught.value
+        assert [(index, job_id) for index, job_id, _ in error.failed] == [(1, "bad")]
+        assert error.failed[0][2]
+        assert tuple(error.enqueued_ids) == ()
+        assert "jobs[1]" in str(error)
+        assert "'bad'" in str(error)
+
+    def test_something_that_is_no_job_is_named_by_its_place(self, backend: Backend) -> None:
+        with refused(backend, InvalidArgumentError) as caught:
+            backend.enqueue_jobs([a_job(id="fine"), None])  # type: ignore[list-item]
+        assert caught.value.failed[0][:2] == (1, None)  # type: ignore[attr-defined]
+
+    def test_an_iterator_must_not_write_to_the_store_it_feeds(self, backend: Backend) -> None:
+        """One answer everywhere: nothing of either is stored."""
+
+        def jobs() -> Iterator[Job]:
+            yield a_job(id="first")
+            assert backend.list_jobs() == []
+            backend.enqueue_job(a_job(id="inner"))
+            yield a_job(id="second")
+
+        with refused(backend, InvalidArgumentError) as caught:
+            backend.enqueue_jobs(jobs())
+        assert caught.value.field == "jobs"  # type: ignore[attr-defined]
+
+
 class Blocking(Suite):
     """set_blocked, is_blocked: the store refuses new jobs."""
 

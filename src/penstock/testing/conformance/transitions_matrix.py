@@ -156,7 +156,7 @@ class TransitionsMatrix(Suite):
     def test_fenced_reports_are_accepted_exactly_where_the_table_allows_them(
         self, backend: Backend, status: JobStatus, report: str
     ) -> None:
-        """Q35-Q40: the right attempt in the wrong status is over."""
+        """Q35-Q40: the right attempt in the wrong status is over, unless it holds the job: then the verb is wrong."""
         case = REPORT_CASES[report]
         assert case.single is not None
         attempt = drive(backend, status).attempt
@@ -164,7 +164,7 @@ class TransitionsMatrix(Suite):
             case.single(backend, attempt)
             assert_moved(backend, status, case.verb, case.target)
         else:
-            with refused(backend, StaleAttemptError):
+            with refused(backend, InvalidTransitionError if status.holds_slot else StaleAttemptError):
                 case.single(backend, attempt)
 
     @_each_report
@@ -200,7 +200,23 @@ class TransitionsMatrix(Suite):
         else:
             with unchanged(backend), pytest.raises(ReportErrors) as caught:
                 case.plural(backend, {"job": attempt})
-            assert [type(error) for error in caught.value.exceptions] == [StaleAttemptError]
+            expected = InvalidTransitionError if status.holds_slot else StaleAttemptError
+            assert [type(error) for error in caught.value.exceptions] == [expected]
+
+    @pytest.mark.parametrize("target", STATUSES, ids=str)
+    @_each_status
+    def test_update_job_status_is_refused_to_an_attempt_that_is_over(
+        self, backend: Backend, status: JobStatus, target: JobStatus
+    ) -> None:
+        """Q40: nobody may report for a job that was handed back, was never claimed, or has ended in a known way."""
+        attempt = drive(backend, status).attempt
+        if status.holds_slot or status in (_S.UNKNOWN_RETRY, _S.UNKNOWN_STOPPED):
+            if allows(Verb.UPDATE_STATUS, status, target):
+                backend.update_job_status("job", target, attempt=attempt)
+                assert_moved(backend, status, Verb.UPDATE_STATUS, target)
+        else:
+            with refused(backend, StaleAttemptError):
+                backend.update_job_status("job", target, attempt=attempt)
 
     @pytest.mark.parametrize("target", STATUSES, ids=str)
     @_each_status
