@@ -20,7 +20,13 @@ from tests.sqlite.support import (
 )
 
 from penstock import cancel_scope
-from penstock.errors import BackendError, JobExistsError, OperationCancelledError, QueueClosedError
+from penstock.errors import (
+    BackendError,
+    InvalidArgumentError,
+    JobExistsError,
+    OperationCancelledError,
+    QueueClosedError,
+)
 from penstock.job import Job
 
 
@@ -337,7 +343,7 @@ def test_writing_from_the_iterator_given_to_enqueue_jobs_is_refused(opened, kind
         yield Job(id="a", type="t")
         backend.enqueue_job(Job(id="b", type="t"))
 
-    with pytest.raises(BackendError, match="iterator passed to enqueue_jobs"):
+    with pytest.raises(InvalidArgumentError, match="while they are iterated"):
         backend.enqueue_jobs(reentrant())
     assert stored(backend) == []
     backend.enqueue_job(Job(id="c", type="t"))

@@ -174,7 +174,7 @@ def test_every_statement_of_every_verb_uses_an_index(traced):
         ("claim many types", "job_ready_type"),
         ("claim a tag", "ready_tag USING PRIMARY KEY"),
         ("claim tags", "ready_tag USING PRIMARY KEY"),
-        ("claim a key", "job_key"),
+        ("claim a key", "job_key_turn"),
         ("cancel by tag", "job_tag USING PRIMARY KEY"),
         ("list by tag", "job_tag USING PRIMARY KEY"),
         ("stats by tag", "stat USING PRIMARY KEY"),

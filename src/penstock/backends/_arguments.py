@@ -134,12 +134,18 @@ def attempt(value: object) -> int | None:
     raise _bad("attempt", "a whole number of at least 0, or None", value)
 
 
-def attempts(values: Mapping[str, int] | None) -> Mapping[str, int]:
+def attempts(
+    values: Mapping[str, int] | None, reported: Mapping[str, object] | None = None
+) -> Mapping[str, int]:
+    """Return fences by job id; of jobs that are `reported`, if that is given: a fence for another one is a slip."""
     if values is None:
         return {}
     for number in mapping("attempts", values).values():
         if type(number) is not int or number < 0:
             raise _bad("attempts", "a mapping of job ids to whole numbers of at least 0", number)
+    if reported is not None and not values.keys() <= reported.keys():
+        stray = sorted(values.keys() - reported.keys())
+        raise _bad("attempts", "of jobs that are reported", stray)
     return values
 
 
@@ -272,6 +278,8 @@ def _check_details(job: Job, max_payload: int) -> None:
             blob(field, value, max_payload)
     if type(job.error_message) is not str or job.error_message:
         text("error_message", job.error_message, MAX_ERROR_BYTES)
+        if len(job.error_message.encode()) > MAX_ERROR_BYTES:
+            raise _bad("error_message", f"at most {MAX_ERROR_BYTES} bytes", job.error_message)
     if job.error_category is not None and not isinstance(job.error_category, FailureCategory):
         raise _bad("error_category", "a FailureCategory or None", job.error_category)
     if job.error_code is not None:

@@ -227,7 +227,7 @@ class EngineBackend(Backend):
     ) -> dict[str, int]:
         arguments.mapping("results", results)
         checked = {job_id: self._result(result) for job_id, result in results.items()}
-        fences = arguments.attempts(attempts)
+        fences = arguments.attempts(attempts, results)
         freed, errors = self._write(lambda tx: self._complete(tx, checked, fences))
         return _all(freed, errors, len(results))
 
@@ -377,7 +377,7 @@ class EngineBackend(Backend):
         self, verb: Verb, values: Mapping[str, Any], attempts: Mapping[str, int] | None, decide: Decision
     ) -> dict[str, int]:
         arguments.mapping("values", values)
-        fences = arguments.attempts(attempts)
+        fences = arguments.attempts(attempts, values)
         freed, errors = self._write(lambda tx: self._apply(tx, verb, values, fences, decide))
         return _all(freed, errors, len(values))
 

@@ -61,8 +61,8 @@ def _statement(tags: int, types: int | None, has_key: bool) -> str:
 def _candidates(tags: int, types: int | None, has_key: bool) -> str:
     if has_key:
         return (
-            "SELECT priority, order_at, seq FROM job INDEXED BY job_key"
-            " WHERE key = :key AND key IS NOT NULL AND closed = 0 AND gate = 0"
+            "SELECT priority, order_at, seq FROM job INDEXED BY job_key_turn"
+            " WHERE key = :key AND key IS NOT NULL AND closed = 0 AND gate IS NOT 2 AND gate = 0"
             f"{_of_types(types)}{_with_tags(range(tags), 'job')} {_ORDER}"
         )
     if tags:

@@ -431,12 +431,11 @@ class SqliteTransaction(Transaction):
 
     def key_members(self, keys: Collection[str]) -> list[Row]:
         found: dict[int, Row] = {}
-        head = f"{_SELECT} INDEXED BY job_key WHERE key = ? AND key IS NOT NULL AND closed = 0"
+        of_key = "WHERE key = ? AND key IS NOT NULL AND closed = 0"
+        head = f"{_SELECT} INDEXED BY job_key {of_key} ORDER BY seq LIMIT 1"
+        others = f"{_SELECT} INDEXED BY job_key_turn {of_key} AND gate IS NOT {Gate.WAITING.value}"
         for key in keys:
-            for row in itertools.chain(
-                self._fetch(f"{head} ORDER BY seq LIMIT 1", (key,)),
-                self._fetch(f"{head} AND gate IS NOT {Gate.WAITING.value}", (key,)),
-            ):
+            for row in itertools.chain(self._fetch(head, (key,)), self._fetch(others, (key,))):
                 found[row.seq] = row
         return list(found.values())
 

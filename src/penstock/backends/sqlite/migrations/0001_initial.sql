@@ -70,6 +70,8 @@ CREATE INDEX job_ready_type ON job (type, priority, order_at, seq) WHERE gate = 
 CREATE INDEX job_delayed ON job (priority, due_at, seq) WHERE gate = 1;
 
 CREATE INDEX job_key ON job (key, seq) WHERE key IS NOT NULL AND closed = 0;
+-- The few of a key that are not merely waiting: in flight, ready, delayed, held. A key may have very many that are.
+CREATE INDEX job_key_turn ON job (key, seq) WHERE key IS NOT NULL AND closed = 0 AND gate IS NOT 2;
 -- The net under the rule that one job of a key is in flight at a time.
 CREATE UNIQUE INDEX job_key_in_flight ON job (key) WHERE key IS NOT NULL AND status IN ('running', 'cancelling');
 
