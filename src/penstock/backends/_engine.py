@@ -189,10 +189,16 @@ class EngineBackend(Backend):
     def _claim(self, tx: Transaction, claim: Claim) -> list[Job]:
         if claim.types == () or claim.job_ids == ():
             return []
-        tx.promote(max(PROMOTED_PER_CLAIM, claim.limit))
-        if claim.job_ids is None:
-            return tx.claim(claim)
-        return jobs_of(tx, self._claim_listed(tx, claim, claim.job_ids))
+        if claim.job_ids is not None:
+            return jobs_of(tx, self._claim_listed(tx, claim, claim.job_ids))
+        portion = max(PROMOTED_PER_CLAIM, claim.limit)
+        jobs: list[Job] = []
+        while True:
+            promoted = tx.promote(portion)
+            jobs += tx.claim(claim._replace(limit=claim.limit - len(jobs)))
+            # What the claim wants may be due behind a portion of jobs that it does not want.
+            if len(jobs) == claim.limit or promoted < portion:
+                return jobs
 
     def _claim_listed(self, tx: Transaction, claim: Claim, ids: tuple[str, ...]) -> list[Row]:
         wanted = set(claim.tags)

@@ -23,7 +23,7 @@ from penstock.testing.conformance._support import MakeBackend, Suite
 from penstock.testing.conformance.bad_input import BadArguments, BadJobs, Messages, Options
 from penstock.testing.conformance.cancellation import Acknowledging, Cancellation
 from penstock.testing.conformance.changing import Notes, Redriving, Updating
-from penstock.testing.conformance.claiming import Claiming, Delays, Filters, Held, ManyClaims, Order
+from penstock.testing.conformance.claiming import Claiming, Delays, Filters, Held, ManyClaims, ManyDue, Order
 from penstock.testing.conformance.closing import Closing, Reopening
 from penstock.testing.conformance.concurrency import Concurrency
 from penstock.testing.conformance.dependencies import (
@@ -75,6 +75,7 @@ FAMILIES: tuple[type[Suite], ...] = (
     Delays,
     Held,
     ManyClaims,
+    ManyDue,
     Completing,
     Failing,
     LateFailures,

@@ -358,6 +358,21 @@ class Delays(Suite):
         assert len(taken) == 1_200
 
 
+class ManyDue(Suite):
+    """More jobs come due at once than a claim moves into the ready set in one go."""
+
+    def test_a_filtered_claim_finds_its_job_behind_thousands_that_are_due(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
+        """Q13, G13: eligible is eligible, however many others are."""
+        due = clock.advance(0) + timedelta(seconds=5)
+        backend.enqueue_jobs([a_job(id=f"job-{number}", run_at=due) for number in range(2_500)])
+        put(backend, "wanted", tags=["rare"], run_at=due, priority=4)
+        clock.advance(5)
+        assert ids(backend.dequeue_jobs(WORKER, ["rare"])) == ["wanted"]
+        assert len(backend.dequeue_jobs(WORKER, limit=3_000)) == 2_500
+
+
 class Held(Suite):
     """Jobs that are taken only by their id, and restarted by it."""
 
