@@ -16,7 +16,6 @@ from typing import Any, Final, Self, TypeVar
 from penstock._dispatcher import Dispatcher
 from penstock._emitter import Emitter
 from penstock._json import encode_json
-from penstock.backends import _arguments as arguments
 from penstock.backends.base import UNSET, Backend, Failure, UnsetType
 from penstock.errors import InvalidArgumentError, PenstockError, QueueClosedError, shown
 from penstock.events import Event, EventBus, EventKind
@@ -31,7 +30,7 @@ from penstock.policy import (
     duration,
 )
 from penstock.scope import checkpoint
-from penstock.stream import JobStream
+from penstock.stream import JobStream, check_stream
 
 __all__ = ["Queue"]
 
@@ -89,24 +88,37 @@ class Queue:
             InvalidArgumentError: an empty assignee, a capacity below 1, tags that are no strings.
             QueueClosedError: the queue was closed.
         """
-        checked = (
-            arguments.assignee(assignee_id),
-            arguments.tags(tags),
-            arguments.limit(max_assigned_jobs, field="max_assigned_jobs"),
-            arguments.types(types),
-        )
+        checked = check_stream(assignee_id, tags, max_assigned_jobs, types)
         checkpoint()
         self._check_open()
         return self._dispatcher.open(*checked)
 
-    def claim_jobs(self, assignee_id: str, limit: int = 1, **filters: Any) -> list[Job]:
+    def claim_jobs(
+        self,
+        assignee_id: str,
+        limit: int = 1,
+        *,
+        tags: Sequence[str] = (),
+        types: Sequence[str] | None = None,
+        key: Key | str | None = None,
+        job_ids: Sequence[str] | None = None,
+    ) -> list[Job]:
         """Take jobs by hand, held by this process for as long as it lives; the filters are `Backend.dequeue_jobs`'s.
 
         For faces of the queue that pull instead of being pushed to.
         """
         self._check_open()
         owner = self._dispatcher.hold()
-        return self._run(self.backend.dequeue_jobs, assignee_id, limit=limit, owner=owner, **filters)
+        return self._run(
+            self.backend.dequeue_jobs,
+            assignee_id,
+            tags,
+            limit,
+            types=types,
+            key=key,
+            job_ids=job_ids,
+            owner=owner,
+        )
 
     # -- submission ---------------------------------------------------------------------------------------------
 
@@ -384,9 +396,24 @@ class Queue:
         """See `Backend.save_checkpoint`."""
         self._run(self.backend.save_checkpoint, job_id, data, attempt=attempt)
 
-    def update_job(self, job_id: str, **changes: Any) -> None:
+    def update_job(
+        self,
+        job_id: str,
+        *,
+        priority: Priority | int | UnsetType = UNSET,
+        tags: Sequence[str] | UnsetType = UNSET,
+        correlation_id: str | UnsetType | None = UNSET,
+        callback_url: str | UnsetType | None = UNSET,
+    ) -> None:
         """See `Backend.update_job`."""
-        self._run(self.backend.update_job, job_id, **changes)
+        self._run(
+            self.backend.update_job,
+            job_id,
+            priority=priority,
+            tags=tags,
+            correlation_id=correlation_id,
+            callback_url=callback_url,
+        )
 
     def redrive_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> list[str]:
         """See `Backend.redrive_jobs`."""
@@ -406,9 +433,19 @@ class Queue:
         """See `Backend.get_job_stats`."""
         return self._run(self.backend.get_job_stats, tags)
 
-    def list_jobs(self, **filters: Any) -> list[Job]:
+    def list_jobs(
+        self,
+        *,
+        status: JobStatus | None = None,
+        type: str | None = None,
+        tags: Sequence[str] = (),
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
         """See `Backend.list_jobs`."""
-        return self._run(self.backend.list_jobs, **filters)
+        return self._run(
+            self.backend.list_jobs, status=status, type=type, tags=tags, after=after, limit=limit
+        )
 
     def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
         """See `Backend.read_journal`."""
