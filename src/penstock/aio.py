@@ -178,6 +178,8 @@ class AsyncQueue:
     enqueue_job = _awaited(Queue.enqueue_job)
     enqueue_jobs = _awaited(Queue.enqueue_jobs)
     enqueue_flow = _awaited(Queue.enqueue_flow)
+    spawn = _awaited(Queue.spawn)
+    spawn_jobs = _awaited(Queue.spawn_jobs)
 
     complete_job = _awaited(Queue.complete_job)
     complete_jobs = _awaited(Queue.complete_jobs)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
 
 from penstock._dispatcher import Dispatcher
 from penstock._emitter import Emitter
@@ -32,11 +32,29 @@ from penstock.policy import (
 from penstock.scope import checkpoint
 from penstock.stream import JobStream, check_stream
 
-__all__ = ["Queue"]
+__all__ = ["Queue", "SpawnOptions"]
 
 T = TypeVar("T")
 
 DRAIN_LOOK_SECONDS: Final = 0.1
+
+
+class SpawnOptions(TypedDict, total=False):
+    """The arguments that `Queue.spawn` has in common with `Queue.submit`."""
+
+    tags: Sequence[str] | Mapping[str, str]
+    priority: Priority | int
+    key: Key | str | Sequence[str] | None
+    run_at: datetime | None
+    delay: timedelta | float | None
+    after: Sequence[str]
+    after_any: Sequence[str]
+    retry: RetryPolicy | UnsetType | None
+    timeouts: Timeouts | UnsetType
+    idempotency_key: str | None
+    correlation_id: str | None
+    callback_url: str | None
+    held: bool
 
 
 class Queue:
@@ -184,23 +202,24 @@ class Queue:
 
     def submit_many(self, requests: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Store many jobs, all or none; each request is a mapping of `submit`'s arguments."""
-        jobs = []
-        for request in requests:
-            if not isinstance(request, Mapping) or "type" not in request:
-                raise InvalidArgumentError(
-                    f"a request must be a mapping with a type, got {shown(request)}",
-                    field="requests",
-                    value=request,
-                )
-            try:
-                jobs.append(self._requested(**request))
-            except TypeError as error:
-                raise InvalidArgumentError(
-                    f"a request is wrong: {error}", field="requests", value=request
-                ) from None
+        jobs = [self._requested_as(request) for request in requests]
         ids = self._run(self.backend.enqueue_jobs, jobs)
         found = self.backend.get_jobs(dict.fromkeys(ids))
         return [found[job_id] for job_id in ids]
+
+    def _requested_as(self, request: Mapping[str, Any]) -> Job:
+        if not isinstance(request, Mapping) or "type" not in request:
+            raise InvalidArgumentError(
+                f"a request must be a mapping with a type, got {shown(request)}",
+                field="requests",
+                value=request,
+            )
+        try:
+            return self._requested(**request)
+        except TypeError as error:
+            raise InvalidArgumentError(
+                f"a request is wrong: {error}", field="requests", value=request
+            ) from None
 
     def _requested(
         self,
@@ -247,6 +266,31 @@ class Queue:
     def enqueue_flow(self, flow: Flow) -> list[str]:
         """Store a tree of jobs in one transaction, children first, and return the ids in that order."""
         return self._run(self.backend.enqueue_jobs, flatten(flow))
+
+    def spawn(self, parent: Job, type: str, payload: object = None, **request: Unpack[SpawnOptions]) -> Job:
+        """Store a job on behalf of a running one: whatever waits for the parent waits for it too.
+
+        See `Backend.spawn_jobs`.
+
+        Args:
+            parent: the running job, as it was delivered: its attempt is the fence.
+            type: what to do.
+            payload: as for `submit`.
+            **request: `submit`'s other arguments.
+
+        Raises:
+            StaleAttemptError: that attempt is over.
+        """
+        if not isinstance(parent, Job):
+            raise InvalidArgumentError(
+                f"parent must be a Job, got {shown(parent)}", field="parent", value=parent
+            )
+        job = self._requested_as({**request, "type": type, "payload": payload})
+        return self.get_job(self.spawn_jobs(parent.id, [job], attempt=parent.attempt)[0])
+
+    def spawn_jobs(self, parent_id: str, jobs: Iterable[Job], *, attempt: int | None = None) -> list[str]:
+        """See `Backend.spawn_jobs`."""
+        return self._run(self.backend.spawn_jobs, parent_id, jobs, attempt=attempt)
 
     # -- reports ------------------------------------------------------------------------------------------------
 

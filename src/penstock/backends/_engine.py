@@ -25,7 +25,8 @@ from penstock.backends._liveness import gone_owners, is_this_process, this_proce
 from penstock.backends._options import StoreOptions
 from penstock.backends._rows import Row, damage_named, encode_strings, job_of, micros_of, moment_at
 from penstock.backends._settlement import settle
-from penstock.backends._store import Blobs, Claim, Store, Transaction, tell
+from penstock.backends._spawning import adopted, spawn
+from penstock.backends._store import SPAWNED, Blobs, Claim, Store, Transaction, tell
 from penstock.backends._submission import PlainSubmission, Submission
 from penstock.backends.base import UNSET, Backend, Change, ClaimRequest, Failure, Retention, UnsetType
 from penstock.errors import (
@@ -106,6 +107,16 @@ class EngineBackend(Backend):
         if not jobs:
             checkpoint()
         return self._write(lambda tx: Submission(tx, self._options, check=False).run(jobs))
+
+    def spawn_jobs(self, parent_id: str, jobs: Iterable[Job], *, attempt: int | None = None) -> list[str]:
+        arguments.job_id(parent_id)
+        arguments.attempt(attempt)
+        if isinstance(jobs, str | bytes | Mapping) or not isinstance(jobs, Iterable):
+            raise InvalidArgumentError(
+                f"jobs must be an iterable of Job, got {shown(jobs)}", field="jobs", value=jobs
+            )
+        checked = adopted(parent_id, [arguments.check_job(job, self._options.max_payload) for job in jobs])
+        return self._write(lambda tx: spawn(tx, self._options, parent_id, checked, attempt))
 
     # -- claiming -----------------------------------------------------------------------------------------------
 
@@ -574,7 +585,7 @@ class EngineBackend(Backend):
         reached: set[int] = set()
         wave = [row.seq]
         while wave:
-            wave = sorted({edge.job_seq for edge in tx.edges_onto(wave)} - reached)
+            wave = sorted({edge.job_seq for edge in tx.edges_onto(wave) if edge.kind != SPAWNED} - reached)
             reached.update(wave)
         raised = [each for each in tx.rows_by_seq(sorted(reached)).values() if each.priority > row.priority]
         for each in raised:

@@ -112,6 +112,29 @@ class Backend(ABC):
         twice raises JobExistsError, a cycle DependencyError; `failed` on JobExistsError lists every conflict.
         """
 
+    @abstractmethod
+    def spawn_jobs(self, parent_id: str, jobs: Iterable[Job], *, attempt: int | None = None) -> list[str]:
+        """Store jobs on behalf of a RUNNING job, all or none, and return their ids in input order.
+
+        Their `parent_id` is the parent. Whatever waits for the parent (`after`) waits for them too: the jobs that
+        wait already and those enqueued later, whether the parent, or a spawned job, has ended by then or not; if a
+        spawned job ends badly they share its fate. What a spawned job spawns counts as the parent's as well. The
+        spawned do not count against the limit of breadth, and pass while the queue is blocked. Inside a key they
+        pass jobs that wait for them. `after_any` of the parent is met by its own end. The parent's end, however it
+        ends, does nothing to the spawned.
+
+        A retried parent spawns again; an idempotency key makes that harmless, since the job that has it is waited
+        for in place of the duplicate.
+
+        Raises:
+            JobNotFoundError: there is no such parent.
+            StaleAttemptError: the fence: that attempt is over.
+            InvalidTransitionError: the parent is not RUNNING.
+            DependencyError: as for `enqueue_jobs`; also if a spawned job is, or waits for, one that waits for the
+                parent.
+            InvalidArgumentError, JobExistsError, PayloadTooLargeError, QueueFullError: as for `enqueue_jobs`.
+        """
+
     # -- claiming -----------------------------------------------------------------------------------------------
 
     @abstractmethod
