@@ -292,6 +292,27 @@ class Queue:
         """See `Backend.spawn_jobs`."""
         return self._run(self.backend.spawn_jobs, parent_id, jobs, attempt=attempt)
 
+    def joined(self, connection: object) -> Queue:
+        """Return a queue whose submissions join a transaction of the caller's own. PostgreSQL only.
+
+            with connection.transaction():
+                connection.execute("INSERT INTO orders …")
+                queue.joined(connection).submit("invoice", {"order": 7})
+
+        The jobs are there if, and only if, the transaction is committed; streams find them within `poll_seconds`
+        then. A job with a key or dependencies holds that key and those jobs until the transaction ends, so keep it
+        short. Only `submit`, `submit_many`, `enqueue_job`, `enqueue_jobs`, `enqueue_flow`, `get_job` and `get_jobs`
+        are possible. The transaction must be READ COMMITTED.
+
+        Args:
+            connection: a `psycopg.Connection` to the database of this queue; it need not be of the same user.
+
+        Raises:
+            InvalidArgumentError: not PostgreSQL, or a connection that cannot be joined.
+        """
+        self._check_open()
+        return Queue(self.backend.joined(connection))
+
     # -- reports ------------------------------------------------------------------------------------------------
 
     def complete_job(self, job_id: str, result: bytes | None = None, *, attempt: int | None = None) -> None:

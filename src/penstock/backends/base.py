@@ -24,6 +24,7 @@ from typing import Self
 
 import msgspec
 
+from penstock.errors import InvalidArgumentError
 from penstock.job import Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority
 from penstock.policy import FailureCategory
 
@@ -473,6 +474,20 @@ class Backend(ABC):
         It is called after the commit and before the verb returns, must be quick and must not raise. Returns a
         function that ends it.
         """
+
+    def joined(self, connection: object) -> Backend:  # noqa: ARG002  # a store's
+        """Return a backend whose submissions are part of the transaction open on the caller's own connection.
+
+        The jobs are there if, and only if, that transaction is committed. Only `enqueue_job`, `enqueue_jobs`,
+        `get_job`, `get_jobs` and `close` are possible; `close` leaves the connection alone. To be used by one
+        thread, as the connection.
+
+        Raises:
+            InvalidArgumentError: the store has no such transactions, or the connection is not one of its database.
+        """
+        raise InvalidArgumentError(
+            f"{self!r} cannot join a transaction: only PostgreSQL stores can", field="connection"
+        )
 
     # -- for queues that hold jobs -------------------------------------------------------------------------------
     # What follows has a plain answer here, so that a backend is complete without it, and a quick one in our stores.
