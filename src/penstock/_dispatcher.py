@@ -1,4 +1,4 @@
-"""One thread per queue that claims jobs for all its streams, and one that keeps its jobs and the store in order.
+"""The threads of a queue: one claims jobs for all its streams, one says that the process lives, one does the upkeep.
 
 Streams with the same filter form a group. A group is *dirty* when there may be something for it: a job became takeable,
 a slot became free, a stream opened, another process changed the store. The dispatcher takes the dirty groups, clears the
@@ -8,6 +8,9 @@ need not ask.
 
 What this process commits is told by the store's listener, exactly. What other processes commit is noticed by a cheap
 look every `poll_seconds`; then all groups are dirty, and held jobs that ended elsewhere give their slots back.
+
+The process beats at a third of the store's liveness, or of the shortest visibility it holds: two beats may fail before
+anybody takes its jobs. Beats have a thread of their own, because an upkeep may take long.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -36,7 +39,8 @@ T = TypeVar("T")
 STREAMS_PER_CLAIM: Final = 64
 TRIES: Final = 5
 FIRST_PAUSE: Final = 0.05
-BEAT_SECONDS: Final = 5.0
+BEATS_PER_HOLD: Final = 3
+SHORTEST_BEAT_SECONDS: Final = 0.05  # below that, beating would be all that the store does
 UPKEEP_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 1.0  # without any hint, every group is looked at this often
 DUE_LOOK_SECONDS: Final = 0.25
@@ -75,6 +79,9 @@ class Dispatcher:
         self._dirty: dict[_Group, None] = {}
         self._holders: dict[str, JobStream] = {}
         self._early: set[tuple[str, int]] = set()
+        #: Attempt and seconds of visibility of held jobs whose visibility is shorter than the store's liveness.
+        self._short: dict[str, tuple[int, float]] = {}
+        self._tempo = threading.Condition(self.lock)
         self._claiming = False
         self._ending: set[JobStream] = set()
         self._threads: list[threading.Thread] = []
@@ -120,6 +127,18 @@ class Dispatcher:
             self._start()
             return self._owner or ""
 
+    def keep_alive(self, jobs: Sequence[Job]) -> None:
+        """Beat often enough for jobs that this process holds from now on."""
+        short = {
+            job.id: (job.attempt, visibility.total_seconds())
+            for job in jobs
+            if (visibility := job.timeouts.visibility) is not None and visibility < self._backend.liveness
+        }
+        if short:
+            with self.lock:
+                self._short |= short
+                self._tempo.notify_all()
+
     def end(self, stream: JobStream, error: BaseException | None = None) -> None:
         """Close a stream and give back what its consumer has not taken, before returning."""
         with self.lock:
@@ -149,6 +168,7 @@ class Dispatcher:
         self._stop.set()
         with self.lock:
             self._work.notify_all()
+            self._tempo.notify_all()
             threads = list(self._threads)
         for thread in threads:
             if thread is not threading.current_thread():
@@ -179,7 +199,11 @@ class Dispatcher:
         self._owner = self._backend.open_owner()
         self._unlisten = self._backend.listen(self._notice)
         self._unwatch = self._backend.watch(self._hint)
-        for name, target in (("dispatch", self._dispatch), ("upkeep", self._keep_up)):
+        for name, target in (
+            ("dispatch", self._dispatch),
+            ("beat", self._keep_beating),
+            ("upkeep", self._keep_up),
+        ):
             thread = threading.Thread(target=target, name=f"penstock-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -197,6 +221,7 @@ class Dispatcher:
                 if change.available:
                     kinds[change.type, change.tags] = None
                 if change.from_status in IN_FLIGHT and change.status not in IN_FLIGHT:
+                    self._short.pop(change.job_id, None)
                     self._free(change.job_id, change.attempt, change.verb, change.status)
             for type_, tags in kinds:
                 for group in self._index.matching(type_, tags):
@@ -296,9 +321,11 @@ class Dispatcher:
                 for stream in group.streams
                 for job_id, attempt in stream.held.items()
             }
+            held |= {job_id: attempt for job_id, (attempt, _) in self._short.items() if job_id not in held}
         gone = self._retry(lambda: self._backend.released(held)) if held else {}
         with self.lock:
             for job_id, verb in gone.items():
+                self._short.pop(job_id, None)
                 status = JobStatus.UNKNOWN_STOPPED if verb == Verb.ACKNOWLEDGE else JobStatus.COMPLETED
                 self._free(job_id, held[job_id], verb, status)
             self._mark_all()
@@ -352,6 +379,7 @@ class Dispatcher:
                 for job in jobs:
                     self._holders[job.id] = stream
                 stream.push(jobs)
+                self.keep_alive(jobs)
                 for job in jobs:
                     if (job.id, job.attempt) in self._early:  # somebody reported it before we knew we had it
                         stream.held.pop(job.id, None)
@@ -396,22 +424,28 @@ class Dispatcher:
     # -- upkeep -------------------------------------------------------------------------------------------------
 
     def _keep_up(self) -> None:
-        """Beat for this process, and do the store's upkeep when it is this process's turn."""
-        next_beat = 0.0
-        while not self._stop.wait(min(UPKEEP_SECONDS, self._beat_seconds())):
-            try:
-                if time.monotonic() >= next_beat:
-                    next_beat = time.monotonic() + self._beat_seconds()
-                    self._beat()
+        """Do the store's upkeep when it is this process's turn."""
+        while not self._stop.wait(UPKEEP_SECONDS):
+            with _going_on("upkeep"):
                 if self._backend.take_upkeep(timedelta(seconds=UPKEEP_SECONDS)):
                     self._backend.maintain()
                     self._after_commits()
-            except QueueClosedError:
-                return
-            except PenstockError as error:
-                logger.warning("upkeep failed and is tried again: %s", error)
-            except Exception:
-                logger.exception("upkeep failed and is tried again")
+
+    def _keep_beating(self) -> None:
+        """Say that this process lives, as often as the jobs it holds need it."""
+        beaten = time.monotonic()
+        while True:
+            with self.lock:
+                while not self._stop.is_set():
+                    left = beaten + self._beat_seconds() - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._tempo.wait(left)
+                if self._stop.is_set():
+                    return
+            beaten = time.monotonic()
+            with _going_on("the beat"):
+                self._beat()
 
     def _beat(self) -> None:
         if self._owner is not None and not self._backend.beat_owner(self._owner):
@@ -419,4 +453,21 @@ class Dispatcher:
             self._owner = self._backend.open_owner()
 
     def _beat_seconds(self) -> float:
-        return BEAT_SECONDS
+        shortest = min(
+            (visibility for _, visibility in self._short.values()),
+            default=self._backend.liveness.total_seconds(),
+        )
+        return max(SHORTEST_BEAT_SECONDS, shortest / BEATS_PER_HOLD)
+
+
+@contextlib.contextmanager
+def _going_on(what: str) -> Iterator[None]:
+    """Log what fails and is tried again."""
+    try:
+        yield
+    except QueueClosedError:
+        pass  # the thread is told to stop in a moment
+    except PenstockError as error:
+        logger.warning("%s failed and is tried again: %s", what, error)
+    except Exception:
+        logger.exception("%s failed and is tried again", what)

@@ -7,6 +7,7 @@ slots they free.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -34,6 +35,7 @@ from penstock.stream import JobStream, check_stream
 
 __all__ = ["Queue", "SpawnOptions"]
 
+logger = logging.getLogger("penstock")
 T = TypeVar("T")
 
 DRAIN_LOOK_SECONDS: Final = 0.1
@@ -127,7 +129,7 @@ class Queue:
         """
         self._check_open()
         owner = self._dispatcher.hold()
-        return self._run(
+        jobs = self._run(
             self.backend.dequeue_jobs,
             assignee_id,
             tags,
@@ -137,6 +139,8 @@ class Queue:
             job_ids=job_ids,
             owner=owner,
         )
+        self._dispatcher.keep_alive(jobs)
+        return jobs
 
     # -- submission ---------------------------------------------------------------------------------------------
 
@@ -414,10 +418,10 @@ class Queue:
     # -- cancellation and holders -------------------------------------------------------------------------------
 
     def cancel_jobs(
-        self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()
+        self, tags: Sequence[str] = (), job_ids: Sequence[str] = (), *, waiting_only: bool = False
     ) -> tuple[list[str], list[str]]:
         """See `Backend.cancel_jobs`."""
-        return self._run(self.backend.cancel_jobs, tags, job_ids)
+        return self._run(self.backend.cancel_jobs, tags, job_ids, waiting_only=waiting_only)
 
     def acknowledge_cancellation(
         self, job_id: str, was_executing: bool, *, attempt: int | None = None
@@ -570,7 +574,7 @@ class Queue:
                     if self.is_drained():
                         if not dropped.is_set():
                             dropped.set()
-                            on_drained()
+                            _call(on_drained)
                         return
 
         threading.Thread(target=watch, name="penstock-drain", daemon=True).start()
@@ -620,6 +624,13 @@ class Queue:
     def _check_open(self) -> None:
         if self._closed:
             raise QueueClosedError("the queue is closed; open a new one")
+
+
+def _call(on_drained: Callable[[], object]) -> None:
+    try:
+        on_drained()
+    except Exception:  # nobody is there to catch it
+        logger.exception("the callback of a drained queue failed")
 
 
 def _labels(tags: Mapping[str, str]) -> list[str]:

@@ -80,6 +80,7 @@ class EngineBackend(Backend):
         self._listener_lock = threading.Lock()
         self._pid = os.getpid()
         self.poll_seconds = store.poll_seconds
+        self.liveness = options.liveness
 
     @property
     def options(self) -> StoreOptions:
@@ -431,8 +432,9 @@ class EngineBackend(Backend):
     # -- cancellation -------------------------------------------------------------------------------------------
 
     def cancel_jobs(
-        self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()
+        self, tags: Sequence[str] = (), job_ids: Sequence[str] = (), *, waiting_only: bool = False
     ) -> tuple[list[str], list[str]]:
+        arguments.boolean("waiting_only", waiting_only)
         wanted_tags, wanted_ids = arguments.selection(tags, job_ids)
 
         def work(tx: Transaction) -> tuple[list[str], list[str]]:
@@ -441,7 +443,7 @@ class EngineBackend(Backend):
             unknown: list[str] = list(missing)
             changed: list[Row] = []
             for row in rows:
-                if row.closed:
+                if row.closed or (waiting_only and row.is_in_flight):
                     unknown.append(row.id)
                     continue
                 cancelled.append(row.id)

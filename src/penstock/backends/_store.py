@@ -103,7 +103,8 @@ class Transaction(ABC):
         """Lock and return jobs in flight that nobody holds any more.
 
         With no owner: `lease_until` <= now. With one: it is in `gone`, its row is missing, or (unless it is in
-        `spared`) its beat is older than `liveness` or the job's visibility, whichever is shorter.
+        `spared`) neither its beat nor the claim is younger than `liveness` or the job's visibility, whichever is
+        shorter.
         """
 
     @abstractmethod

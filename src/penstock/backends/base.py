@@ -291,13 +291,14 @@ class Backend(ABC):
 
     @abstractmethod
     def cancel_jobs(
-        self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()
+        self, tags: Sequence[str] = (), job_ids: Sequence[str] = (), *, waiting_only: bool = False
     ) -> tuple[list[str], list[str]]:
         """Cancel the jobs that have all `tags`, and those listed. Returns (cancelled, unknown).
 
         INITIAL_PENDING → UNSCHEDULED, RUNNING → CANCELLING, FAILED_RETRY and UNKNOWN_RETRY → STOPPED; CANCELLING
         stays and is reported cancelled. Unknown are ids that do not exist and jobs that are final. At least one of
-        the two lists must not be empty; an empty list selects nothing. Dependents (`after`) are cancelled too.
+        the two lists must not be empty; an empty list selects nothing. Dependents (`after`) are cancelled too. With
+        `waiting_only` RUNNING and CANCELLING jobs are left alone, and are unknown too.
         """
 
     @abstractmethod
@@ -495,6 +496,9 @@ class Backend(ABC):
     def now(self) -> datetime:
         """Return the store's time, by which everything is due."""
         return datetime.now(UTC)
+
+    #: How long a process may be silent before its jobs are taken from it.
+    liveness: timedelta = timedelta(seconds=15)
 
     #: Seconds between two looks for what other processes did.
     poll_seconds: float = 0.05

@@ -827,15 +827,16 @@ class ModelBackend(Backend):
     # -- cancellation -------------------------------------------------------------------------------------------
 
     def cancel_jobs(
-        self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()
+        self, tags: Sequence[str] = (), job_ids: Sequence[str] = (), *, waiting_only: bool = False
     ) -> tuple[list[str], list[str]]:
+        check.flag("waiting_only", waiting_only)
         tags, job_ids = check.selection(tags, job_ids)
         with self._transaction() as now:
             cancelled: list[str] = []
             unknown = [job_id for job_id in job_ids if job_id not in self._rows]
             for row in self._select(tags, job_ids):
                 status = row.job.status
-                if status.is_final:
+                if status.is_final or (waiting_only and status in IN_FLIGHT):
                     unknown.append(row.job.id)
                     continue
                 cancelled.append(row.job.id)

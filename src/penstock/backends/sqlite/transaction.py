@@ -211,7 +211,8 @@ class SqliteTransaction(Transaction):
                 OR NOT EXISTS (SELECT 1 FROM owner AS o WHERE o.id = job.owner)
                 OR (owner NOT IN (SELECT value FROM json_each(?2)) AND EXISTS (
                     SELECT 1 FROM owner AS o
-                    WHERE o.id = job.owner AND o.beat_at + min(?3, coalesce(job.visibility, ?3)) <= ?4)))
+                    WHERE o.id = job.owner
+                    AND max(o.beat_at, job.assigned_at) + min(?3, coalesce(job.visibility, ?3)) <= ?4)))
                 ORDER BY seq LIMIT ?5""",
             (_json(gone), _json(spared), liveness, self.now, limit - len(unleased)),
         )
