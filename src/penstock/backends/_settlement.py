@@ -121,6 +121,7 @@ def settle_keys(tx: Transaction, keys: Collection[str]) -> None:
         turn = _whose_turn(tx, members)
         moved += _give_turn(tx, members, turn)
     if moved:
+        moved.sort(key=lambda row: row.seq)  # told in their order, whatever that of the keys
         tx.place(moved)
         tell(tx, (row for row in moved if row.gate == Gate.READY), verb="available")
 
