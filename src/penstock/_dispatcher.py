@@ -88,6 +88,8 @@ class Dispatcher:
         self._stop = threading.Event()
         self._stopping = False
         self._owner: str | None = None
+        self._beaten = (0.0, 0.0)
+        self._beating = threading.Lock()
         self._unlisten: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] | None = None
         self._hinted = False
@@ -125,7 +127,7 @@ class Dispatcher:
             if self._stopping:
                 raise QueueClosedError
             self._start()
-            return self._owner or ""
+        return self._living_name()
 
     def keep_alive(self, jobs: Sequence[Job]) -> None:
         """Beat often enough for jobs that this process holds from now on."""
@@ -148,6 +150,9 @@ class Dispatcher:
                 return
             self._ending.add(stream)
             untaken = stream.shut(error)
+            for job in untaken:
+                self._holders.pop(job.id, None)
+                self._short.pop(job.id, None)
             self._leave(stream)
             while self._claiming and not self._is_dispatching():
                 self._rest.wait()  # what is being claimed for it now is given back by the dispatcher
@@ -197,6 +202,7 @@ class Dispatcher:
         if self._threads:
             return
         self._owner = self._backend.open_owner()
+        self._beaten = _clocks()
         self._unlisten = self._backend.listen(self._notice)
         self._unwatch = self._backend.watch(self._hint)
         for name, target in (
@@ -355,6 +361,7 @@ class Dispatcher:
 
     def _claim(self, wishes: list[tuple[_Group, JobStream]]) -> set[_Group]:
         """Claim for some streams in one transaction; return the groups for which nothing is left."""
+        owner = self._retry(self._living_name)
         with self.lock:
             requests = [
                 ClaimRequest(
@@ -362,7 +369,7 @@ class Dispatcher:
                     tags=stream.tags,
                     limit=max(stream.free, 1),
                     types=stream.types,
-                    owner=self._owner,
+                    owner=owner,
                 )
                 for _, stream in wishes
             ]
@@ -433,24 +440,40 @@ class Dispatcher:
 
     def _keep_beating(self) -> None:
         """Say that this process lives, as often as the jobs it holds need it."""
-        beaten = time.monotonic()
+        tried = time.monotonic()
         while True:
             with self.lock:
                 while not self._stop.is_set():
-                    left = beaten + self._beat_seconds() - time.monotonic()
+                    left = tried + self._beat_seconds() - time.monotonic()
                     if left <= 0:
                         break
                     self._tempo.wait(left)
                 if self._stop.is_set():
                     return
-            beaten = time.monotonic()
+            tried = time.monotonic()
             with _going_on("the beat"):
                 self._beat()
 
     def _beat(self) -> None:
-        if self._owner is not None and not self._backend.beat_owner(self._owner):
-            logger.warning("this process was taken for dead and lost its jobs; it goes on under a new name")
-            self._owner = self._backend.open_owner()
+        with self._beating:
+            now = _clocks()
+            if self._owner is not None and not self._backend.beat_owner(self._owner):
+                logger.warning(
+                    "this process was taken for dead and lost its jobs; it goes on under a new name"
+                )
+                self._owner = self._backend.open_owner()
+            self._beaten = now
+
+    def _living_name(self) -> str:
+        """Return the name under which this process claims, after making sure that nobody has given it up.
+
+        A process that was frozen wakes up in the middle of anything. What it claimed under a name that is gone would
+        be taken from it at once.
+        """
+        most = self._backend.liveness.total_seconds() * 2 / 3
+        if any(now - then > most for now, then in zip(_clocks(), self._beaten, strict=True)):
+            self._beat()
+        return self._owner or ""
 
     def _beat_seconds(self) -> float:
         shortest = min(
@@ -471,3 +494,8 @@ def _going_on(what: str) -> Iterator[None]:
         logger.warning("%s failed and is tried again: %s", what, error)
     except Exception:
         logger.exception("%s failed and is tried again", what)
+
+
+def _clocks() -> tuple[float, float]:
+    """Return the clocks of which one goes on while a process, or its machine, sleeps."""
+    return time.monotonic(), time.time()

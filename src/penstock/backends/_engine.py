@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -679,7 +679,7 @@ class EngineBackend(Backend):
             gone: list[str] = []
             lost = self._in_batches(lambda tx: self._reclaim(tx, gone))
             if gone:
-                self._write(lambda tx: tx.drop_owners(gone))
+                self._write(lambda tx: tx.drop_owners(self._still_gone(tx, gone)))
         timed_out = self._in_batches(self._time_out)
         due = self._in_batches(lambda tx: tx.promote(UPKEEP_BATCH))
         removed = self._in_batches(self._retire)
@@ -710,6 +710,14 @@ class EngineBackend(Backend):
         gone[:] = gone_owners(owners, tx.now, liveness)
         spared = [owner.id for owner in owners if is_this_process(owner)]
         return self._lose(tx, tx.rows_lost(liveness, gone, spared, UPKEEP_BATCH), Verb.LOSE)
+
+    def _still_gone(self, tx: Transaction, gone: Collection[str]) -> list[str]:
+        """Return those that have not beaten since: one that was frozen may have come back."""
+        return [
+            owner
+            for owner in gone_owners(tx.owners(), tx.now, micros_of(self._options.liveness))
+            if owner in gone
+        ]
 
     def _time_out(self, tx: Transaction) -> int:
         rows = tx.rows_overdue(EXECUTION_GRACE, UPKEEP_BATCH)
