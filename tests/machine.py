@@ -166,6 +166,19 @@ class StoreMachine(RuleBasedStateMachine):
         jobs = [self.draw_job(data, known, job_id) for job_id in fresh]
         self.both(lambda backend: backend.enqueue_jobs(jobs))
 
+    @precondition(lambda self: len(self.jobs) < MAX_JOBS)
+    @rule(data=st.data())
+    def spawn(self, data: st.DataObject) -> None:
+        parent_id = self.pick(data, lambda job: job.status is JobStatus.RUNNING)
+        attempt = self.attempt_of(data, parent_id)
+        fresh = [self.next_id() for _ in range(data.draw(st.integers(1, 2), label="size"))]
+        # Without idempotency keys: the journal does not tell that a job waits for one that was there before.
+        jobs = [
+            msgspec.structs.replace(self.draw_job(data, [*self.jobs, *fresh], job_id), idempotency_key=None)
+            for job_id in fresh
+        ]
+        self.both(lambda backend: backend.spawn_jobs(parent_id, jobs, attempt=attempt))
+
     @rule(blocked=st.sampled_from([False, False, True]))
     def set_blocked(self, blocked: bool) -> None:
         self.both(lambda backend: backend.set_blocked(blocked))

@@ -2,6 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
+from penstock import aio as aio  # so that penstock.aio.connect() needs no second import
 from penstock.backends.base import Backend
 from penstock.connection import connect, open_backend
 from penstock.errors import (

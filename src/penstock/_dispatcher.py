@@ -1,4 +1,4 @@
-"""One thread per queue that claims jobs for all its streams, and one that keeps its jobs and the store in order.
+"""The threads of a queue: one claims jobs for all its streams, one says that the process lives, one does the upkeep.
 
 Streams with the same filter form a group. A group is *dirty* when there may be something for it: a job became takeable,
 a slot became free, a stream opened, another process changed the store. The dispatcher takes the dirty groups, clears the
@@ -9,6 +9,9 @@ need not ask.
 What this process commits is told by the store's listener, exactly. What other processes commit is noticed by a cheap
 look every `poll_seconds`; then the store is asked which types and tags are ready, so that of thousands of groups only
 those that may find something are dirty, and held jobs that ended elsewhere give their slots back.
+
+The process beats at a third of the store's liveness, or of the shortest visibility it holds: two beats may fail before
+anybody takes its jobs. Beats have a thread of their own, because an upkeep may take long.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -37,7 +40,8 @@ T = TypeVar("T")
 STREAMS_PER_CLAIM: Final = 64
 TRIES: Final = 5
 FIRST_PAUSE: Final = 0.05
-BEAT_SECONDS: Final = 5.0
+BEATS_PER_HOLD: Final = 3
+SHORTEST_BEAT_SECONDS: Final = 0.05  # below that, beating would be all that the store does
 UPKEEP_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 1.0  # without any hint, the store is looked at this often
 DUE_LOOK_SECONDS: Final = 0.25
@@ -76,12 +80,17 @@ class Dispatcher:
         self._dirty: dict[_Group, None] = {}
         self._holders: dict[str, JobStream] = {}
         self._early: set[tuple[str, int]] = set()
+        #: Attempt and seconds of visibility of held jobs whose visibility is shorter than the store's liveness.
+        self._short: dict[str, tuple[int, float]] = {}
+        self._tempo = threading.Condition(self.lock)
         self._claiming = False
         self._ending: set[JobStream] = set()
         self._threads: list[threading.Thread] = []
         self._stop = threading.Event()
         self._stopping = False
         self._owner: str | None = None
+        self._beaten = (0.0, 0.0)
+        self._beating = threading.Lock()
         self._unlisten: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] | None = None
         self._hinted = False
@@ -119,7 +128,19 @@ class Dispatcher:
             if self._stopping:
                 raise QueueClosedError
             self._start()
-            return self._owner or ""
+        return self._living_name()
+
+    def keep_alive(self, jobs: Sequence[Job]) -> None:
+        """Beat often enough for jobs that this process holds from now on."""
+        short = {
+            job.id: (job.attempt, visibility.total_seconds())
+            for job in jobs
+            if (visibility := job.timeouts.visibility) is not None and visibility < self._backend.liveness
+        }
+        if short:
+            with self.lock:
+                self._short |= short
+                self._tempo.notify_all()
 
     def end(self, stream: JobStream, error: BaseException | None = None) -> None:
         """Close a stream and give back what its consumer has not taken, before returning."""
@@ -130,6 +151,9 @@ class Dispatcher:
                 return
             self._ending.add(stream)
             untaken = stream.shut(error)
+            for job in untaken:
+                self._holders.pop(job.id, None)
+                self._short.pop(job.id, None)
             self._leave(stream)
             while self._claiming and not self._is_dispatching():
                 self._rest.wait()  # what is being claimed for it now is given back by the dispatcher
@@ -150,6 +174,7 @@ class Dispatcher:
         self._stop.set()
         with self.lock:
             self._work.notify_all()
+            self._tempo.notify_all()
             threads = list(self._threads)
         for thread in threads:
             if thread is not threading.current_thread():
@@ -178,9 +203,14 @@ class Dispatcher:
         if self._threads:
             return
         self._owner = self._backend.open_owner()
+        self._beaten = _clocks()
         self._unlisten = self._backend.listen(self._notice)
         self._unwatch = self._backend.watch(self._hint)
-        for name, target in (("dispatch", self._dispatch), ("upkeep", self._keep_up)):
+        for name, target in (
+            ("dispatch", self._dispatch),
+            ("beat", self._keep_beating),
+            ("upkeep", self._keep_up),
+        ):
             thread = threading.Thread(target=target, name=f"penstock-{name}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -198,6 +228,7 @@ class Dispatcher:
                 if change.available:
                     kinds[change.type, change.tags] = None
                 if change.from_status in IN_FLIGHT and change.status not in IN_FLIGHT:
+                    self._short.pop(change.job_id, None)
                     self._free(change.job_id, change.attempt, change.verb, change.status)
             for type_, tags in kinds:
                 for group in self._index.matching(type_, tags):
@@ -296,10 +327,12 @@ class Dispatcher:
                 for stream in group.streams
                 for job_id, attempt in stream.held.items()
             }
+            held |= {job_id: attempt for job_id, (attempt, _) in self._short.items() if job_id not in held}
         gone = self._retry(lambda: self._backend.released(held)) if held else {}
         ready = self._retry(self._backend.ready_filters) if self._groups else None
         with self.lock:
             for job_id, verb in gone.items():
+                self._short.pop(job_id, None)
                 status = JobStatus.UNKNOWN_STOPPED if verb == Verb.ACKNOWLEDGE else JobStatus.COMPLETED
                 self._free(job_id, held[job_id], verb, status)
             for group in self._groups.values() if ready is None else self._index.matching_any(*ready):
@@ -330,6 +363,7 @@ class Dispatcher:
 
     def _claim(self, wishes: list[tuple[_Group, JobStream]]) -> set[_Group]:
         """Claim for some streams in one transaction; return the groups for which nothing is left."""
+        owner = self._retry(self._living_name)
         with self.lock:
             requests = [
                 ClaimRequest(
@@ -337,7 +371,7 @@ class Dispatcher:
                     tags=stream.tags,
                     limit=max(stream.free, 1),
                     types=stream.types,
-                    owner=self._owner,
+                    owner=owner,
                 )
                 for _, stream in wishes
             ]
@@ -354,6 +388,7 @@ class Dispatcher:
                 for job in jobs:
                     self._holders[job.id] = stream
                 stream.push(jobs)
+                self.keep_alive(jobs)
                 for job in jobs:
                     if (job.id, job.attempt) in self._early:  # somebody reported it before we knew we had it
                         stream.held.pop(job.id, None)
@@ -398,27 +433,71 @@ class Dispatcher:
     # -- upkeep -------------------------------------------------------------------------------------------------
 
     def _keep_up(self) -> None:
-        """Beat for this process, and do the store's upkeep when it is this process's turn."""
-        next_beat = 0.0
-        while not self._stop.wait(min(UPKEEP_SECONDS, self._beat_seconds())):
-            try:
-                if time.monotonic() >= next_beat:
-                    next_beat = time.monotonic() + self._beat_seconds()
-                    self._beat()
+        """Do the store's upkeep when it is this process's turn."""
+        while not self._stop.wait(UPKEEP_SECONDS):
+            with _going_on("upkeep"):
                 if self._backend.take_upkeep(timedelta(seconds=UPKEEP_SECONDS)):
                     self._backend.maintain()
                     self._after_commits()
-            except QueueClosedError:
-                return
-            except PenstockError as error:
-                logger.warning("upkeep failed and is tried again: %s", error)
-            except Exception:
-                logger.exception("upkeep failed and is tried again")
+
+    def _keep_beating(self) -> None:
+        """Say that this process lives, as often as the jobs it holds need it."""
+        tried = time.monotonic()
+        while True:
+            with self.lock:
+                while not self._stop.is_set():
+                    left = tried + self._beat_seconds() - time.monotonic()
+                    if left <= 0:
+                        break
+                    self._tempo.wait(left)
+                if self._stop.is_set():
+                    return
+            tried = time.monotonic()
+            with _going_on("the beat"):
+                self._beat()
 
     def _beat(self) -> None:
-        if self._owner is not None and not self._backend.beat_owner(self._owner):
-            logger.warning("this process was taken for dead and lost its jobs; it goes on under a new name")
-            self._owner = self._backend.open_owner()
+        with self._beating:
+            now = _clocks()
+            if self._owner is not None and not self._backend.beat_owner(self._owner):
+                logger.warning(
+                    "this process was taken for dead and lost its jobs; it goes on under a new name"
+                )
+                self._owner = self._backend.open_owner()
+            self._beaten = now
+
+    def _living_name(self) -> str:
+        """Return the name under which this process claims, after making sure that nobody has given it up.
+
+        A process that was frozen wakes up in the middle of anything. What it claimed under a name that is gone would
+        be taken from it at once.
+        """
+        most = self._backend.liveness.total_seconds() * 2 / 3
+        if any(now - then > most for now, then in zip(_clocks(), self._beaten, strict=True)):
+            self._beat()
+        return self._owner or ""
 
     def _beat_seconds(self) -> float:
-        return BEAT_SECONDS
+        shortest = min(
+            (visibility for _, visibility in self._short.values()),
+            default=self._backend.liveness.total_seconds(),
+        )
+        return max(SHORTEST_BEAT_SECONDS, shortest / BEATS_PER_HOLD)
+
+
+@contextlib.contextmanager
+def _going_on(what: str) -> Iterator[None]:
+    """Log what fails and is tried again."""
+    try:
+        yield
+    except QueueClosedError:
+        pass  # the thread is told to stop in a moment
+    except PenstockError as error:
+        logger.warning("%s failed and is tried again: %s", what, error)
+    except Exception:
+        logger.exception("%s failed and is tried again", what)
+
+
+def _clocks() -> tuple[float, float]:
+    """Return the clocks of which one goes on while a process, or its machine, sleeps."""
+    return time.monotonic(), time.time()

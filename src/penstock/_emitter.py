@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 from collections import deque
@@ -15,6 +16,11 @@ from penstock.lifecycle import Verb
 __all__ = ["Emitter"]
 
 logger = logging.getLogger("penstock")
+
+#: The emitters whose subscribers run this code. A context variable, not the thread: a coroutine's verb runs elsewhere.
+_telling: contextvars.ContextVar[frozenset[Emitter]] = contextvars.ContextVar(
+    "penstock_telling", default=frozenset()
+)
 
 _BY_STATUS = {
     JobStatus.COMPLETED: EventKind.JOB_COMPLETED,
@@ -33,8 +39,7 @@ class Emitter:
         self._backend = backend
         self._bus = bus
         self._pending: deque[Event] = deque()
-        self._telling = threading.RLock()
-        self._is_telling = False
+        self._turn = threading.Lock()
         self._unlisten: Callable[[], None] | None = None
 
     def attend(self) -> None:
@@ -52,12 +57,11 @@ class Emitter:
 
     def tell(self) -> None:
         """Emit what is pending, in order. A subscriber that calls verbs does not make events overtake each other."""
-        if not self._pending:
+        around = _telling.get()
+        if not self._pending or self in around:
             return
-        with self._telling:
-            if self._is_telling:
-                return
-            self._is_telling = True
+        with self._turn:
+            token = _telling.set(around | {self})
             try:
                 while self._pending:
                     try:
@@ -65,7 +69,7 @@ class Emitter:
                     except ExceptionGroup:
                         logger.exception("a subscriber failed")
             finally:
-                self._is_telling = False
+                _telling.reset(token)
 
     def _collect(self, changes: Sequence[Change]) -> None:
         for change in changes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
@@ -15,7 +16,7 @@ import msgspec
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import Key
 
-__all__ = ["Event", "EventBus", "EventKind"]
+__all__ = ["Event", "EventBus", "EventKind", "Subscriber"]
 
 
 class EventKind(StrEnum):
@@ -125,7 +126,9 @@ def _run_to_end(awaitable: Awaitable[Any]) -> None:
         except BaseException as error:
             failures.append(error)
 
-    thread = threading.Thread(target=elsewhere, name="penstock-subscriber")
+    thread = threading.Thread(
+        target=contextvars.copy_context().run, args=(elsewhere,), name="penstock-subscriber"
+    )
     thread.start()
     thread.join()
     if failures:

@@ -7,16 +7,16 @@ slots they free.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
 
 from penstock._dispatcher import Dispatcher
 from penstock._emitter import Emitter
 from penstock._json import encode_json
-from penstock.backends import _arguments as arguments
 from penstock.backends.base import UNSET, Backend, Failure, UnsetType
 from penstock.errors import InvalidArgumentError, PenstockError, QueueClosedError, shown
 from penstock.events import Event, EventBus, EventKind
@@ -31,13 +31,32 @@ from penstock.policy import (
     duration,
 )
 from penstock.scope import checkpoint
-from penstock.stream import JobStream
+from penstock.stream import JobStream, check_stream
 
-__all__ = ["Queue"]
+__all__ = ["Queue", "SpawnOptions"]
 
+logger = logging.getLogger("penstock")
 T = TypeVar("T")
 
 DRAIN_LOOK_SECONDS: Final = 0.1
+
+
+class SpawnOptions(TypedDict, total=False):
+    """The arguments that `Queue.spawn` has in common with `Queue.submit`."""
+
+    tags: Sequence[str] | Mapping[str, str]
+    priority: Priority | int
+    key: Key | str | Sequence[str] | None
+    run_at: datetime | None
+    delay: timedelta | float | None
+    after: Sequence[str]
+    after_any: Sequence[str]
+    retry: RetryPolicy | UnsetType | None
+    timeouts: Timeouts | UnsetType
+    idempotency_key: str | None
+    correlation_id: str | None
+    callback_url: str | None
+    held: bool
 
 
 class Queue:
@@ -89,24 +108,39 @@ class Queue:
             InvalidArgumentError: an empty assignee, a capacity below 1, tags that are no strings.
             QueueClosedError: the queue was closed.
         """
-        checked = (
-            arguments.assignee(assignee_id),
-            arguments.tags(tags),
-            arguments.limit(max_assigned_jobs, field="max_assigned_jobs"),
-            arguments.types(types),
-        )
+        checked = check_stream(assignee_id, tags, max_assigned_jobs, types)
         checkpoint()
         self._check_open()
         return self._dispatcher.open(*checked)
 
-    def claim_jobs(self, assignee_id: str, limit: int = 1, **filters: Any) -> list[Job]:
+    def claim_jobs(
+        self,
+        assignee_id: str,
+        limit: int = 1,
+        *,
+        tags: Sequence[str] = (),
+        types: Sequence[str] | None = None,
+        key: Key | str | None = None,
+        job_ids: Sequence[str] | None = None,
+    ) -> list[Job]:
         """Take jobs by hand, held by this process for as long as it lives; the filters are `Backend.dequeue_jobs`'s.
 
         For faces of the queue that pull instead of being pushed to.
         """
         self._check_open()
         owner = self._dispatcher.hold()
-        return self._run(self.backend.dequeue_jobs, assignee_id, limit=limit, owner=owner, **filters)
+        jobs = self._run(
+            self.backend.dequeue_jobs,
+            assignee_id,
+            tags,
+            limit,
+            types=types,
+            key=key,
+            job_ids=job_ids,
+            owner=owner,
+        )
+        self._dispatcher.keep_alive(jobs)
+        return jobs
 
     # -- submission ---------------------------------------------------------------------------------------------
 
@@ -172,23 +206,24 @@ class Queue:
 
     def submit_many(self, requests: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Store many jobs, all or none; each request is a mapping of `submit`'s arguments."""
-        jobs = []
-        for request in requests:
-            if not isinstance(request, Mapping) or "type" not in request:
-                raise InvalidArgumentError(
-                    f"a request must be a mapping with a type, got {shown(request)}",
-                    field="requests",
-                    value=request,
-                )
-            try:
-                jobs.append(self._requested(**request))
-            except TypeError as error:
-                raise InvalidArgumentError(
-                    f"a request is wrong: {error}", field="requests", value=request
-                ) from None
+        jobs = [self._requested_as(request) for request in requests]
         ids = self._run(self.backend.enqueue_jobs, jobs)
         found = self.backend.get_jobs(ids)
         return [found[job_id] for job_id in ids]
+
+    def _requested_as(self, request: Mapping[str, Any]) -> Job:
+        if not isinstance(request, Mapping) or "type" not in request:
+            raise InvalidArgumentError(
+                f"a request must be a mapping with a type, got {shown(request)}",
+                field="requests",
+                value=request,
+            )
+        try:
+            return self._requested(**request)
+        except TypeError as error:
+            raise InvalidArgumentError(
+                f"a request is wrong: {error}", field="requests", value=request
+            ) from None
 
     def _requested(
         self,
@@ -235,6 +270,52 @@ class Queue:
     def enqueue_flow(self, flow: Flow) -> list[str]:
         """Store a tree of jobs in one transaction, children first, and return the ids in that order."""
         return self._run(self.backend.enqueue_jobs, flatten(flow))
+
+    def spawn(self, parent: Job, type: str, payload: object = None, **request: Unpack[SpawnOptions]) -> Job:
+        """Store a job on behalf of a running one: whatever waits for the parent waits for it too.
+
+        See `Backend.spawn_jobs`.
+
+        Args:
+            parent: the running job, as it was delivered: its attempt is the fence.
+            type: what to do.
+            payload: as for `submit`.
+            **request: `submit`'s other arguments.
+
+        Raises:
+            StaleAttemptError: that attempt is over.
+        """
+        if not isinstance(parent, Job):
+            raise InvalidArgumentError(
+                f"parent must be a Job, got {shown(parent)}", field="parent", value=parent
+            )
+        job = self._requested_as({**request, "type": type, "payload": payload})
+        return self.get_job(self.spawn_jobs(parent.id, [job], attempt=parent.attempt)[0])
+
+    def spawn_jobs(self, parent_id: str, jobs: Iterable[Job], *, attempt: int | None = None) -> list[str]:
+        """See `Backend.spawn_jobs`."""
+        return self._run(self.backend.spawn_jobs, parent_id, jobs, attempt=attempt)
+
+    def joined(self, connection: object) -> Queue:
+        """Return a queue whose submissions join a transaction of the caller's own. PostgreSQL only.
+
+            with connection.transaction():
+                connection.execute("INSERT INTO orders …")
+                queue.joined(connection).submit("invoice", {"order": 7})
+
+        The jobs are there if, and only if, the transaction is committed; streams find them within `poll_seconds`
+        then. A job with a key or dependencies holds that key and those jobs until the transaction ends, so keep it
+        short. Only `submit`, `submit_many`, `enqueue_job`, `enqueue_jobs`, `enqueue_flow`, `get_job` and `get_jobs`
+        are possible. The transaction must be READ COMMITTED.
+
+        Args:
+            connection: a `psycopg.Connection` to the database of this queue; it need not be of the same user.
+
+        Raises:
+            InvalidArgumentError: not PostgreSQL, or a connection that cannot be joined.
+        """
+        self._check_open()
+        return Queue(self.backend.joined(connection))
 
     # -- reports ------------------------------------------------------------------------------------------------
 
@@ -337,10 +418,10 @@ class Queue:
     # -- cancellation and holders -------------------------------------------------------------------------------
 
     def cancel_jobs(
-        self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()
+        self, tags: Sequence[str] = (), job_ids: Sequence[str] = (), *, waiting_only: bool = False
     ) -> tuple[list[str], list[str]]:
         """See `Backend.cancel_jobs`."""
-        return self._run(self.backend.cancel_jobs, tags, job_ids)
+        return self._run(self.backend.cancel_jobs, tags, job_ids, waiting_only=waiting_only)
 
     def acknowledge_cancellation(
         self, job_id: str, was_executing: bool, *, attempt: int | None = None
@@ -384,9 +465,24 @@ class Queue:
         """See `Backend.save_checkpoint`."""
         self._run(self.backend.save_checkpoint, job_id, data, attempt=attempt)
 
-    def update_job(self, job_id: str, **changes: Any) -> None:
+    def update_job(
+        self,
+        job_id: str,
+        *,
+        priority: Priority | int | UnsetType = UNSET,
+        tags: Sequence[str] | UnsetType = UNSET,
+        correlation_id: str | UnsetType | None = UNSET,
+        callback_url: str | UnsetType | None = UNSET,
+    ) -> None:
         """See `Backend.update_job`."""
-        self._run(self.backend.update_job, job_id, **changes)
+        self._run(
+            self.backend.update_job,
+            job_id,
+            priority=priority,
+            tags=tags,
+            correlation_id=correlation_id,
+            callback_url=callback_url,
+        )
 
     def redrive_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> list[str]:
         """See `Backend.redrive_jobs`."""
@@ -406,9 +502,19 @@ class Queue:
         """See `Backend.get_job_stats`."""
         return self._run(self.backend.get_job_stats, tags)
 
-    def list_jobs(self, **filters: Any) -> list[Job]:
+    def list_jobs(
+        self,
+        *,
+        status: JobStatus | None = None,
+        type: str | None = None,
+        tags: Sequence[str] = (),
+        after: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
         """See `Backend.list_jobs`."""
-        return self._run(self.backend.list_jobs, **filters)
+        return self._run(
+            self.backend.list_jobs, status=status, type=type, tags=tags, after=after, limit=limit
+        )
 
     def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
         """See `Backend.read_journal`."""
@@ -468,7 +574,7 @@ class Queue:
                     if self.is_drained():
                         if not dropped.is_set():
                             dropped.set()
-                            on_drained()
+                            _call(on_drained)
                         return
 
         threading.Thread(target=watch, name="penstock-drain", daemon=True).start()
@@ -518,6 +624,13 @@ class Queue:
     def _check_open(self) -> None:
         if self._closed:
             raise QueueClosedError("the queue is closed; open a new one")
+
+
+def _call(on_drained: Callable[[], object]) -> None:
+    try:
+        on_drained()
+    except Exception:  # nobody is there to catch it
+        logger.exception("the callback of a drained queue failed")
 
 
 def _labels(tags: Mapping[str, str]) -> list[str]:

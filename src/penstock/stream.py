@@ -13,17 +13,20 @@ here until the consumer takes it; what it has not taken when the stream ends goe
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from penstock.backends import _arguments as arguments
 from penstock.job import Job
 from penstock.scope import current_scope
 
 if TYPE_CHECKING:
     from penstock._dispatcher import Dispatcher
 
-__all__ = ["JobStream"]
+__all__ = ["JobStream", "check_stream"]
 
 
 class JobStream:
@@ -118,23 +121,32 @@ class JobStream:
 
     async def __anext__(self) -> list[Job]:
         loop = asyncio.get_running_loop()
-        while True:
-            with self._changed:
-                try:
-                    batch = self._take()
-                except StopIteration:
-                    raise StopAsyncIteration from None
-                if batch is not None:
-                    return batch
-                waiter: asyncio.Future[None] = loop.create_future()
-                entry = (loop, waiter)
-                self._awaiting.append(entry)
-            try:
-                await waiter
-            finally:
+        scope = current_scope()
+        unsubscribe = None if scope is None else scope.subscribe(self._wake)
+        try:
+            while True:
+                waiter: asyncio.Future[None]
                 with self._changed:
-                    if entry in self._awaiting:
-                        self._awaiting.remove(entry)
+                    if scope is not None:
+                        scope.check()
+                    try:
+                        batch = self._take()
+                    except StopIteration:
+                        raise StopAsyncIteration from None
+                    if batch is not None:
+                        return batch
+                    waiter = loop.create_future()
+                    entry = (loop, waiter)
+                    self._awaiting.append(entry)
+                try:
+                    await asyncio.wait([waiter], timeout=None if scope is None else scope.remaining())
+                finally:
+                    with self._changed:
+                        if entry in self._awaiting:
+                            self._awaiting.remove(entry)
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
 
     def _take(self) -> list[Job] | None:
         """Return all that is buffered, None if nothing is yet; raise at the end. Called with the lock held."""
@@ -189,7 +201,8 @@ class JobStream:
         self._changed.notify_all()
         awaiting, self._awaiting = self._awaiting, []
         for loop, waiter in awaiting:
-            loop.call_soon_threadsafe(_resolve, waiter)
+            with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_resolve, waiter)
 
     def _wake(self) -> None:
         with self._changed:
@@ -199,3 +212,15 @@ class JobStream:
 def _resolve(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+def check_stream(
+    assignee_id: str, tags: Sequence[str], max_assigned_jobs: int, types: Sequence[str] | None
+) -> tuple[str, tuple[str, ...], int, tuple[str, ...] | None]:
+    """Return the checked arguments of `Queue.stream_jobs`, without asking the store anything."""
+    return (
+        arguments.assignee(assignee_id),
+        arguments.tags(tags),
+        arguments.limit(max_assigned_jobs, field="max_assigned_jobs"),
+        arguments.types(types),
+    )

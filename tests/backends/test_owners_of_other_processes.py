@@ -22,13 +22,17 @@ import penstock
 from penstock.testing import ManualClock
 
 url, options, job_ids = json.loads(sys.argv[1])
-backend = penstock.open_backend(url, clock=ManualClock(), **options)
+clock = ManualClock()
+backend = penstock.open_backend(url, clock=clock, **options)
 owner = backend.open_owner()
 backend.dequeue_jobs("child", limit=100, job_ids=job_ids, owner=owner)
 print(owner, flush=True)
 for line in sys.stdin:
     command = line.strip()
-    if command == "beat":
+    if command.startswith("claim "):
+        clock.advance(10)
+        print(len(backend.dequeue_jobs("child", job_ids=[command[6:]], owner=owner)), flush=True)
+    elif command == "beat":
         print(backend.beat_owner(owner), flush=True)
     elif command == "close":
         backend.close_owner(owner)
@@ -124,6 +128,19 @@ def test_a_silent_process_loses_its_jobs_after_fifteen_seconds(
     clock.advance(0.2)
     assert backend.maintain().lost == 1
     assert child.tell("beat") == "False"
+
+
+def test_a_claim_proves_life_as_a_beat_does(backend: Backend, clock: ManualClock, child_holding: Any) -> None:
+    """C28: a job with a short visibility is not lost because the last beat before its claim was long ago."""
+    child = child_holding(Job(id="long", type="t"))
+    backend.enqueue_job(Job(id="short", type="t", timeouts=Timeouts(visibility=timedelta(seconds=2))))
+    clock.advance(10)
+    assert child.tell("claim short") == "1"
+    clock.advance(1.9)
+    assert backend.maintain().lost == 0
+    clock.advance(0.2)
+    assert backend.maintain().lost == 1
+    assert backend.get_job("short").status is JobStatus.UNKNOWN_RETRY
 
 
 def test_a_visibility_shorter_than_the_liveness_counts(

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _BLOCK = re.compile(
-    r"^(?P<skip><!-- not run: .+ -->\n)?^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$",
+    r"^(?P<skip><!-- not run: [^\n]+ -->\n)?^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 

@@ -272,3 +272,8 @@ def test_a_drained_queue_calls_back_at_once_and_unblock_drops_the_callback(queue
     queue.complete_job("a")
     assert queue.is_drained()
     assert calls == ["now"]
+
+
+def test_only_postgresql_can_join_a_transaction(queue: Queue) -> None:
+    with pytest.raises(InvalidArgumentError, match="only PostgreSQL"):
+        queue.joined(object())

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -25,7 +25,8 @@ from penstock.backends._liveness import gone_owners, is_this_process, this_proce
 from penstock.backends._options import StoreOptions
 from penstock.backends._rows import Row, damage_named, encode_strings, job_of, micros_of, moment_at
 from penstock.backends._settlement import settle
-from penstock.backends._store import Blobs, Claim, Store, Transaction, jobs_of, tell
+from penstock.backends._spawning import adopted, spawn
+from penstock.backends._store import SPAWNED, Blobs, Claim, Store, Transaction, jobs_of, tell
 from penstock.backends._submission import PlainSubmission, Submission
 from penstock.backends.base import UNSET, Backend, Change, ClaimRequest, Failure, Retention, UnsetType
 from penstock.errors import (
@@ -82,6 +83,7 @@ class EngineBackend(Backend):
         self._iterating: set[int] = set()
         self._pid = os.getpid()
         self.poll_seconds = store.poll_seconds
+        self.liveness = options.liveness
 
     @property
     def options(self) -> StoreOptions:
@@ -118,6 +120,16 @@ class EngineBackend(Backend):
             return self._write_alone(lambda tx: Submission(tx, self._options).run_batch(jobs))
         finally:
             self._iterating.discard(me)
+
+    def spawn_jobs(self, parent_id: str, jobs: Iterable[Job], *, attempt: int | None = None) -> list[str]:
+        arguments.job_id(parent_id)
+        arguments.attempt(attempt)
+        if isinstance(jobs, str | bytes | Mapping) or not isinstance(jobs, Iterable):
+            raise InvalidArgumentError(
+                f"jobs must be an iterable of Job, got {shown(jobs)}", field="jobs", value=jobs
+            )
+        checked = adopted(parent_id, [arguments.check_job(job, self._options.max_payload) for job in jobs])
+        return self._write(lambda tx: spawn(tx, self._options, parent_id, checked, attempt))
 
     # -- claiming -----------------------------------------------------------------------------------------------
 
@@ -435,8 +447,9 @@ class EngineBackend(Backend):
     # -- cancellation -------------------------------------------------------------------------------------------
 
     def cancel_jobs(
-        self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()
+        self, tags: Sequence[str] = (), job_ids: Sequence[str] = (), *, waiting_only: bool = False
     ) -> tuple[list[str], list[str]]:
+        arguments.boolean("waiting_only", waiting_only)
         wanted_tags, wanted_ids = arguments.selection(tags, job_ids)
 
         def work(tx: Transaction) -> tuple[list[str], list[str]]:
@@ -445,7 +458,7 @@ class EngineBackend(Backend):
             unknown: list[str] = list(missing)
             changed: list[Row] = []
             for row in rows:
-                if row.closed:
+                if row.closed or (waiting_only and row.is_in_flight):
                     unknown.append(row.id)
                     continue
                 cancelled.append(row.id)
@@ -589,7 +602,7 @@ class EngineBackend(Backend):
         reached: set[int] = set()
         wave = [row.seq]
         while wave:
-            wave = sorted({edge.job_seq for edge in tx.edges_onto(wave)} - reached)
+            wave = sorted({edge.job_seq for edge in tx.edges_onto(wave) if edge.kind != SPAWNED} - reached)
             reached.update(wave)
         raised = [each for each in tx.rows_by_seq(sorted(reached)).values() if each.priority > row.priority]
         for each in raised:
@@ -685,7 +698,7 @@ class EngineBackend(Backend):
             gone: list[str] = []
             lost = self._in_batches(lambda tx: self._reclaim(tx, gone))
             if gone:
-                self._write(lambda tx: tx.drop_owners(gone))
+                self._write(lambda tx: tx.drop_owners(self._still_gone(tx, gone)))
         timed_out = self._in_batches(self._time_out)
         due = self._in_batches(lambda tx: tx.promote(UPKEEP_BATCH))
         removed = self._in_batches(self._retire)
@@ -716,6 +729,14 @@ class EngineBackend(Backend):
         gone[:] = gone_owners(owners, tx.now, liveness)
         spared = [owner.id for owner in owners if is_this_process(owner)]
         return self._lose(tx, tx.rows_lost(liveness, gone, spared, UPKEEP_BATCH), Verb.LOSE)
+
+    def _still_gone(self, tx: Transaction, gone: Collection[str]) -> list[str]:
+        """Return those that have not beaten since: one that was frozen may have come back."""
+        return [
+            owner
+            for owner in gone_owners(tx.owners(), tx.now, micros_of(self._options.liveness))
+            if owner in gone
+        ]
 
     def _time_out(self, tx: Transaction) -> int:
         rows = tx.rows_overdue(EXECUTION_GRACE, UPKEEP_BATCH)

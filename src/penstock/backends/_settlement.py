@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from penstock.backends._rows import Gate, Row
-from penstock.backends._store import AFTER_ANY, Transaction, tell
+from penstock.backends._store import AFTER_ANY, SPAWNED, Transaction, tell
 from penstock.errors import shown
 from penstock.job import CANCELLED, JobStatus
 from penstock.lifecycle import Verb
 from penstock.policy import FailureCategory
 
-__all__ = ["doom", "fate_of", "settle", "settle_keys"]
+__all__ = ["doom", "end_doomed", "fate_of", "settle", "settle_keys"]
 
 _FATES: Final = {
     JobStatus.FAILED: JobStatus.FAILED,
@@ -39,6 +39,19 @@ def doom(row: Row, cause: Row, now: int) -> None:
         row.error_category, row.error_code = cause.error_category, f"dependency_{fate.value}"
 
 
+def end_doomed(tx: Transaction, doomed: Sequence[tuple[Row, Row]]) -> None:
+    """End stored, waiting jobs for a cause each, and carry on what follows."""
+    if not doomed:
+        return
+    for row, cause in doomed:
+        doom(row, cause, tx.now)
+    ended = [row for row, _ in doomed]
+    tx.drop_edges_of([row.seq for row in ended])
+    tx.save(ended)
+    tell(tx, ended)
+    settle(tx, ended)
+
+
 def settle(tx: Transaction, changed: Sequence[Row]) -> None:
     """Carry the consequences of saved changes to the jobs that wait for them."""
     keys = {row.key for row in changed if row.key is not None}
@@ -57,6 +70,12 @@ def _settle_dependents(tx: Transaction, ended: Sequence[Row], keys: set[str]) ->
     if not edges:
         return []
     tx.drop_edges_onto(list(causes))
+    spawned = [edge for edge in edges if edge.kind == SPAWNED]
+    if spawned:
+        edges = [edge for edge in edges if edge.kind != SPAWNED]
+        failed = [edge for edge in spawned if fate_of(causes[edge.on_seq]) is not None]
+        if failed:
+            tx.insert_edges(failed)  # whoever comes later must share the fate
     dependents = tx.rows_by_seq(sorted({edge.job_seq for edge in edges}))
     doomed: dict[int, Row] = {}
     any_met: set[int] = set()
@@ -102,6 +121,7 @@ def settle_keys(tx: Transaction, keys: Collection[str]) -> None:
         turn = _whose_turn(tx, members)
         moved += _give_turn(tx, members, turn)
     if moved:
+        moved.sort(key=lambda row: row.seq)  # told in their order, whatever that of the keys
         tx.place(moved)
         tell(tx, (row for row in moved if row.gate == Gate.READY), verb="available")
 

@@ -35,10 +35,11 @@ T = TypeVar("T")
 
 AFTER = "after"
 AFTER_ANY = "any"
+SPAWNED = "spawned"
 
 
 class Edge(NamedTuple):
-    """Job `job_seq` waits for job `on_seq`; `kind` is AFTER or AFTER_ANY."""
+    """Job `job_seq` waits for job `on_seq`; or, if `kind` is SPAWNED, has it spawned (see `_spawning`)."""
 
     on_seq: int
     job_seq: int
@@ -111,7 +112,8 @@ class Transaction(ABC):
         """Lock and return jobs in flight that nobody holds any more.
 
         With no owner: `lease_until` <= now. With one: it is in `gone`, its row is missing, or (unless it is in
-        `spared`) its beat is older than `liveness` or the job's visibility, whichever is shorter.
+        `spared`) neither its beat nor the claim is younger than `liveness` or the job's visibility, whichever is
+        shorter.
         """
 
     @abstractmethod
@@ -232,6 +234,10 @@ class Transaction(ABC):
     @abstractmethod
     def edges_onto(self, seqs: Collection[int]) -> list[Edge]:
         """Return the edges onto these jobs."""
+
+    @abstractmethod
+    def edges_of(self, seqs: Collection[int], kind: str) -> list[Edge]:
+        """Return the edges of one kind that these jobs have onto others."""
 
     @abstractmethod
     def drop_edges_onto(self, seqs: Collection[int]) -> None: ...

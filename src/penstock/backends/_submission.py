@@ -16,10 +16,19 @@ import msgspec
 from penstock.backends import _arguments as arguments
 from penstock.backends._options import StoreOptions
 from penstock.backends._rows import Row, encode_strings, micros_of, row_of
-from penstock.backends._settlement import doom, fate_of, settle
-from penstock.backends._store import AFTER, AFTER_ANY, Blobs, DuplicateIdError, Edge, Transaction, tell
+from penstock.backends._settlement import end_doomed, fate_of
+from penstock.backends._store import (
+    AFTER,
+    AFTER_ANY,
+    SPAWNED,
+    Blobs,
+    DuplicateIdError,
+    Edge,
+    Transaction,
+    tell,
+)
 from penstock.errors import DependencyError, JobExistsError, QueueBlockedError, QueueFullError, shown
-from penstock.job import Job
+from penstock.job import Job, JobStatus
 
 __all__ = ["PlainSubmission", "Submission", "is_all_or_nothing"]
 
@@ -144,6 +153,7 @@ class Submission:
             elsewhere = {ref for job in jobs for ref in (*job.after, *job.after_any)} - own - known.keys()
             known = known | tx.dependencies(elsewhere)
         ordered = _dependencies_first(jobs)
+        families = self._families(known)
         rows: dict[str, Row] = {}
         edges: list[Edge] = []
         doomed: list[tuple[Row, Row]] = []
@@ -152,7 +162,7 @@ class Submission:
             row = row_of(job, tx.now)
             row.seq = seq
             if job.after or job.after_any:
-                cause = self._connect(row, job, rows, known, edges)
+                cause = self._connect(row, job, rows, known, families, edges)
                 if cause is not None:
                     doomed.append((row, cause))
             row.settle_gate(tx.now, has_turn=row.key is None or row.key not in open_keys)
@@ -165,17 +175,35 @@ class Submission:
         self._insert(list(rows.values()), ordered)
         if edges:
             tx.insert_edges(edges)
-        if doomed:
-            for row, cause in doomed:
-                doom(row, cause, tx.now)
-            ended = [row for row, _ in doomed]
-            tx.drop_edges_of([row.seq for row in ended])
-            tx.save(ended)
-            tell(tx, ended)
-            settle(tx, ended)
+        end_doomed(tx, doomed)
+
+    def _families(self, known: dict[str, Row]) -> dict[int, list[Row]]:
+        """Return, by insertion number, what stored jobs have spawned; who waits for the one waits for the other."""
+        started = [row.seq for row in known.values() if row.status != JobStatus.INITIAL_PENDING]
+        spawned: dict[int, Row | None] = {}
+        while started:
+            edges = self._tx.edges_of(started, SPAWNED)
+            unseen = sorted({edge.on_seq for edge in edges} - spawned.keys())
+            if not unseen:
+                break
+            # Looked at again under the lock: what they spawn in turn may have come meanwhile.
+            found = self._tx.rows_by_seq(unseen)
+            spawned |= {seq: found.get(seq) for seq in unseen}
+        families: dict[int, list[Row]] = {}
+        for edge in sorted(edges) if spawned else ():
+            row = spawned[edge.on_seq]
+            if row is not None:
+                families.setdefault(edge.job_seq, []).append(row)
+        return families
 
     def _connect(
-        self, row: Row, job: Job, rows: dict[str, Row], known: dict[str, Row], edges: list[Edge]
+        self,
+        row: Row,
+        job: Job,
+        rows: dict[str, Row],
+        known: dict[str, Row],
+        families: dict[int, list[Row]],
+        edges: list[Edge],
     ) -> Row | None:
         """Work out what a job waits for, its depth and its priority; return a dependency that dooms it."""
         if len(job.after) + len(job.after_any) > arguments.MAX_DEPENDENCIES:
@@ -200,6 +228,9 @@ class Submission:
                 job_id=job.id,
             )
         row.priority = min(row.priority, *(dependency.priority for dependency in (*after, *after_any)))
+        if families:
+            spawned = (each for dependency in after for each in families.get(dependency.seq, ()))
+            after = list({each.seq: each for each in (*after, *spawned)}.values())
         cause = next((dependency for dependency in after if fate_of(dependency) is not None), None)
         unfinished = [dependency for dependency in after if not dependency.closed]
         edges += [Edge(dependency.seq, row.seq, AFTER) for dependency in unfinished]

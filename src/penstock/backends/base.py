@@ -24,6 +24,7 @@ from typing import Self
 
 import msgspec
 
+from penstock.errors import InvalidArgumentError
 from penstock.job import Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority
 from penstock.policy import FailureCategory, duration
 
@@ -119,6 +120,29 @@ class Backend(ABC):
         Takes any iterable, also an iterator of millions: memory is bounded by chunks and the returned ids.
         Dependencies may refer to jobs later in the batch; jobs are inserted dependencies first. An id that stands
         twice raises JobExistsError, a cycle DependencyError; `failed` on JobExistsError lists every conflict.
+        """
+
+    @abstractmethod
+    def spawn_jobs(self, parent_id: str, jobs: Iterable[Job], *, attempt: int | None = None) -> list[str]:
+        """Store jobs on behalf of a RUNNING job, all or none, and return their ids in input order.
+
+        Their `parent_id` is the parent. Whatever waits for the parent (`after`) waits for them too: the jobs that
+        wait already and those enqueued later, whether the parent, or a spawned job, has ended by then or not; if a
+        spawned job ends badly they share its fate. What a spawned job spawns counts as the parent's as well. The
+        spawned do not count against the limit of breadth, and pass while the queue is blocked. Inside a key they
+        pass jobs that wait for them. `after_any` of the parent is met by its own end. The parent's end, however it
+        ends, does nothing to the spawned.
+
+        A retried parent spawns again; an idempotency key makes that harmless, since the job that has it is waited
+        for in place of the duplicate.
+
+        Raises:
+            JobNotFoundError: there is no such parent.
+            StaleAttemptError: the fence: that attempt is over.
+            InvalidTransitionError: the parent is not RUNNING.
+            DependencyError: as for `enqueue_jobs`; also if a spawned job is, or waits for, one that waits for the
+                parent.
+            InvalidArgumentError, JobExistsError, PayloadTooLargeError, QueueFullError: as for `enqueue_jobs`.
         """
 
     # -- claiming -----------------------------------------------------------------------------------------------
@@ -276,13 +300,14 @@ class Backend(ABC):
 
     @abstractmethod
     def cancel_jobs(
-        self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()
+        self, tags: Sequence[str] = (), job_ids: Sequence[str] = (), *, waiting_only: bool = False
     ) -> tuple[list[str], list[str]]:
         """Cancel the jobs that have all `tags`, and those listed. Returns (cancelled, unknown).
 
         INITIAL_PENDING → UNSCHEDULED, RUNNING → CANCELLING, FAILED_RETRY and UNKNOWN_RETRY → STOPPED; CANCELLING
         stays and is reported cancelled. Unknown are ids that do not exist and jobs that are final. At least one of
-        the two lists must not be empty; an empty list selects nothing. Dependents (`after`) are cancelled too.
+        the two lists must not be empty; an empty list selects nothing. Dependents (`after`) are cancelled too. With
+        `waiting_only` RUNNING and CANCELLING jobs are left alone, and are unknown too.
         """
 
     @abstractmethod
@@ -461,12 +486,29 @@ class Backend(ABC):
         function that ends it.
         """
 
+    def joined(self, connection: object) -> Backend:  # noqa: ARG002  # a store's
+        """Return a backend whose submissions are part of the transaction open on the caller's own connection.
+
+        The jobs are there if, and only if, that transaction is committed. Only `enqueue_job`, `enqueue_jobs`,
+        `get_job`, `get_jobs` and `close` are possible; `close` leaves the connection alone. To be used by one
+        thread, as the connection.
+
+        Raises:
+            InvalidArgumentError: the store has no such transactions, or the connection is not one of its database.
+        """
+        raise InvalidArgumentError(
+            f"{self!r} cannot join a transaction: only PostgreSQL stores can", field="connection"
+        )
+
     # -- for queues that hold jobs -------------------------------------------------------------------------------
     # What follows has a plain answer here, so that a backend is complete without it, and a quick one in our stores.
 
     def now(self) -> datetime:
         """Return the store's time, by which everything is due."""
         return datetime.now(UTC)
+
+    #: How long a process may be silent before its jobs are taken from it.
+    liveness: timedelta = timedelta(seconds=15)
 
     #: Seconds between two looks for what other processes did.
     poll_seconds: float = 0.05

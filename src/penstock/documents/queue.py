@@ -5,13 +5,14 @@ It neither makes nor checks signatures, and leaves retrying and reshuffling to w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock._json import encode_json
-from penstock.errors import InvalidArgumentError, JobNotFoundError, shown
+from penstock.errors import InvalidArgumentError, shown
 from penstock.flow import Flow
-from penstock.job import ELIGIBLE, Job, JobStatus, Key
+from penstock.job import Job, JobStatus, Key
 from penstock.policy import FailureCategory
 from penstock.queue import Queue
 
@@ -31,6 +32,7 @@ class DocumentQueue:
             )
         self.queue = queue
         self._assignee_id = assignee_id
+        self._attempts: dict[str, int] = {}
 
     # -- putting in ---------------------------------------------------------------------------------------------
 
@@ -75,24 +77,30 @@ class DocumentQueue:
         return self._take(None)
 
     def complete(self, job_id: str, result: object = None) -> None:
-        """Report success."""
+        """Report success.
+
+        Raises:
+            StaleAttemptError: this object took the job, but it was given to somebody else since.
+        """
         data = result if result is None or isinstance(result, bytes) else encode_json(result, "result")
-        self.queue.complete_job(job_id, data)
+        with self._reporting(job_id) as attempt:
+            self.queue.complete_job(job_id, data, attempt=attempt)
 
     def fail(self, job_id: str, reason: str) -> None:
         """Report failure for good: FAILED, and so the jobs that wait for it."""
-        self.queue.fail_job(job_id, reason, category=FailureCategory.PERMANENT)
+        with self._reporting(job_id) as attempt:
+            self.queue.fail_job(job_id, reason, category=FailureCategory.PERMANENT, attempt=attempt)
 
     def retry(self, job_id: str, reason: str) -> None:
         """Put a job back at the head of its sub-queue."""
-        self.queue.fail_job(job_id, reason)
+        with self._reporting(job_id) as attempt:
+            self.queue.fail_job(job_id, reason, attempt=attempt)
 
     # -- looking and clearing -----------------------------------------------------------------------------------
 
     def size(self, document_id: str, scope: str, branch: str) -> int:
         """Return how many jobs of a sub-queue wait, parents included, the running one not."""
-        key = _key(document_id, scope, branch)
-        return sum(1 for job in self._waiting() if job.key == key)
+        return len(self._waiting(_key(document_id, scope, branch)))
 
     def total_size(self) -> int:
         """Return how many jobs of all sub-queues wait."""
@@ -100,23 +108,16 @@ class DocumentQueue:
 
     def remove(self, job_id: str) -> bool:
         """Cancel a waiting job; False if it is not waiting or does not exist."""
-        try:
-            job = self.queue.get_job(job_id)
-        except JobNotFoundError:
-            return False
-        if job.status not in ELIGIBLE:
-            return False
-        cancelled, _ = self.queue.cancel_jobs(job_ids=[job_id])
+        cancelled, _ = self.queue.cancel_jobs(job_ids=[job_id], waiting_only=True)
         return bool(cancelled)
 
     def clear(self, document_id: str, scope: str, branch: str) -> None:
         """Cancel all waiting jobs of a sub-queue."""
-        key = _key(document_id, scope, branch)
-        self._cancel([job.id for job in self._waiting() if job.key == key])
+        self._cancel(self._waiting(_key(document_id, scope, branch)))
 
     def clear_all(self) -> None:
         """Cancel all waiting jobs."""
-        self._cancel([job.id for job in self._waiting()])
+        self._cancel(self._waiting())
 
     # -- blocking -----------------------------------------------------------------------------------------------
 
@@ -137,22 +138,33 @@ class DocumentQueue:
     def _take(self, key: Key | None) -> Job | None:
         types = [DOCUMENT_TYPE] if key is None else None
         jobs = self.queue.claim_jobs(self._assignee_id, types=types, key=key)
+        for job in jobs:
+            self._attempts[job.id] = job.attempt
         return jobs[0] if jobs else None
 
-    def _waiting(self) -> list[Job]:
-        found: list[Job] = []
+    @contextlib.contextmanager
+    def _reporting(self, job_id: str) -> Iterator[int | None]:
+        """Fence a report by the attempt that was taken here, if it was, until one is accepted."""
+        yield self._attempts.get(job_id)
+        self._attempts.pop(job_id, None)
+
+    def _waiting(self, key: Key | None = None) -> list[str]:
+        """Return the ids of what waits: in one sub-queue, or of all document jobs."""
+        found: dict[str, None] = {}
         for status in (JobStatus.INITIAL_PENDING, JobStatus.FAILED_RETRY, JobStatus.UNKNOWN_RETRY):
             after: str | None = None
-            while page := self.queue.list_jobs(status=status, type=DOCUMENT_TYPE, after=after, limit=_PAGE):
-                found += page
+            while page := self.queue.list_jobs(
+                status=status, type=DOCUMENT_TYPE if key is None else None, after=after, limit=_PAGE
+            ):
+                found |= {job.id: None for job in page if key is None or job.key == key}
                 after = page[-1].id
                 if len(page) < _PAGE:
                     break
-        return found
+        return list(found)
 
     def _cancel(self, ids: list[str]) -> None:
         for start in range(0, len(ids), _PAGE):
-            self.queue.cancel_jobs(job_ids=ids[start : start + _PAGE])
+            self.queue.cancel_jobs(job_ids=ids[start : start + _PAGE], waiting_only=True)
 
 
 def _key(document_id: str, scope: str, branch: str) -> Key:

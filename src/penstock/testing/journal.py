@@ -290,16 +290,49 @@ class _Line:
         self.in_flight: JournalEntry | None = None
 
 
+class _Spawned:
+    """Jobs that may have been spawned, and what those wait for: they pass the jobs that wait for them in a key."""
+
+    def __init__(self) -> None:
+        self._running: set[str] = set()
+        self._awaited: dict[str, tuple[str, ...]] = {}
+        self._found: set[str] = set()
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._found
+
+    def note(self, row: JournalEntry) -> None:
+        if row.status is JobStatus.RUNNING:
+            self._running.add(row.job_id)
+        else:
+            self._running.discard(row.job_id)
+        if row.verb == Verb.ENQUEUE:
+            self._awaited[row.job_id] = (*row.after, *row.after_any)
+            self._found.discard(row.job_id)
+            if row.parent_id in self._running:
+                self._add(row.job_id)
+
+    def _add(self, job_id: str) -> None:
+        behind = [job_id]
+        while behind:
+            here = behind.pop()
+            if here not in self._found:
+                self._found.add(here)
+                behind += self._awaited.get(here, ())
+
+
 def _check_keys(entries: Iterable[JournalEntry]) -> Iterator[Violation]:
     lines: dict[Key, _Line] = {}
     position: dict[str, int] = {}
+    spawned = _Spawned()
     for row in entries:
+        spawned.note(row)
         if row.key is None:
             continue
         line = lines.setdefault(row.key, _Line())
         if row.verb == Verb.ENQUEUE:
             position[row.job_id] = row.seq
-        yield from _check_turn(line, row)
+        yield from _check_turn(line, row, may_pass=row.job_id in spawned)
         if row.status in IN_FLIGHT:
             line.in_flight = row
         elif line.in_flight is not None and line.in_flight.job_id == row.job_id:
@@ -310,11 +343,11 @@ def _check_keys(entries: Iterable[JournalEntry]) -> Iterator[Violation]:
             line.waiting[row.job_id] = position.get(row.job_id, row.seq)
 
 
-def _check_turn(line: _Line, row: JournalEntry) -> Iterator[Violation]:
+def _check_turn(line: _Line, row: JournalEntry, *, may_pass: bool) -> Iterator[Violation]:
     busy = line.in_flight
     if row.status in IN_FLIGHT and busy is not None and busy.job_id != row.job_id:
         yield _violation(14, row.job_id, f"its key is held by {busy.job_id!r}", busy, row)
-    if row.verb == Verb.CLAIM:
+    if row.verb == Verb.CLAIM and not may_pass:
         own = line.waiting.get(row.job_id, row.seq)
         earlier = [job_id for job_id, seq in line.waiting.items() if seq < own]
         if earlier:

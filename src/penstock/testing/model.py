@@ -75,6 +75,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
     attempt_ready_at: datetime | None = None
     submitted_at: datetime
     open_after: frozenset[str] = frozenset()
+    spawned: frozenset[str] = frozenset()
     waits_for_any: bool = False
     owner: str | None = None
     lease_from: datetime | None = None
@@ -147,6 +148,8 @@ class ModelBackend(Backend):
 
     def _tell_dependents(self, job_id: str, now: datetime) -> None:
         ended = self._rows[job_id].job
+        if ended.status is _S.COMPLETED:
+            self._forget_spawned(job_id)
         for stored in list(self._rows.values()):
             met = job_id in stored.job.after_any
             row = self._put(stored, waits_for_any=stored.waits_for_any and not met)
@@ -156,6 +159,11 @@ class ModelBackend(Backend):
                 self._put(row, open_after=row.open_after - {job_id})
             elif not row.job.status.is_final:
                 self._move(row, Verb.PROPAGATE, _shared_fate(ended.status), now, error=_fate_error(ended))
+
+    def _forget_spawned(self, job_id: str) -> None:
+        for row in list(self._rows.values()):
+            if job_id in row.spawned:
+                self._put(row, spawned=row.spawned - {job_id})
 
     def _announce(self, rows: Sequence[JournalEntry], now: datetime) -> None:
         takeable = {job_id for job_id in self._takeable if job_id in self._rows}
@@ -260,6 +268,7 @@ class ModelBackend(Backend):
     def _remove(self, row: _Row, verb: Verb, now: datetime) -> None:
         self._write(row, verb, now, source=row.job.status)
         del self._rows[row.job.id]
+        self._forget_spawned(row.job.id)
 
     # -- questions about rows -----------------------------------------------------------------------------------
 
@@ -269,12 +278,28 @@ class ModelBackend(Backend):
     def _has_turn(self, row: _Row) -> bool:
         if row.job.key is None:
             return True
-        others = [
+        line = [
             other
             for other in self._rows.values()
-            if other.job.key == row.job.key and not other.job.status.is_final and other.number != row.number
+            if other.job.key == row.job.key and not other.job.status.is_final
         ]
-        return all(other.number > row.number and other.job.status not in IN_FLIGHT for other in others)
+        if any(other.job.status in IN_FLIGHT for other in line if other.number != row.number):
+            return False
+        turn = min(line, key=lambda other: other.number, default=row)
+        while passing := [other for other in line if other.job.id in self._awaited_by(turn)]:
+            turn = min(passing, key=lambda other: other.number)
+        return turn.number == row.number
+
+    def _awaited_by(self, row: _Row) -> set[str]:
+        """Return the ids of all that a job waits for, directly or not."""
+        found: set[str] = set()
+        behind = [row]
+        while behind:
+            here = behind.pop()
+            direct = {*here.open_after, *(here.job.after_any if here.waits_for_any else ())} - found
+            found |= direct
+            behind += [self._rows[job_id] for job_id in direct if job_id in self._rows]
+        return found
 
     def _is_takeable(self, row: _Row, now: datetime) -> bool:
         return row.job.status.is_eligible and row.due_at <= now and not self._waits(row)
@@ -320,19 +345,67 @@ class ModelBackend(Backend):
 
     def _enqueue(self, jobs: list[Job]) -> list[str]:
         with self._transaction() as now:
-            aliases = self._find_duplicates(jobs, now)
-            fresh = [job for position, job in enumerate(jobs) if position not in aliases]
-            if jobs:
-                self._admit(len(fresh))
-            self._refuse_taken_ids(jobs, aliases)
-            renamed = {jobs[position].id: job_id for position, job_id in aliases.items()}
-            batch = {job.id: _follow_aliases(job, renamed) for job in fresh}
-            for job in self._dependencies_first(batch):
-                self._insert(job, now)
-            return [aliases.get(position, job.id) for position, job in enumerate(jobs)]
+            return self._take_in(jobs, now, is_blocked=self._is_blocked)
 
-    def _admit(self, count: int) -> None:
-        if self._is_blocked:
+    def _take_in(self, jobs: list[Job], now: datetime, *, is_blocked: bool) -> list[str]:
+        aliases = self._find_duplicates(jobs, now)
+        fresh = [job for position, job in enumerate(jobs) if position not in aliases]
+        if jobs:
+            self._admit(len(fresh), is_blocked=is_blocked)
+        self._refuse_taken_ids(jobs, aliases)
+        renamed = {jobs[position].id: job_id for position, job_id in aliases.items()}
+        batch = {job.id: _follow_aliases(job, renamed) for job in fresh}
+        for job in self._dependencies_first(batch):
+            self._insert(job, now)
+        return [aliases.get(position, job.id) for position, job in enumerate(jobs)]
+
+    def spawn_jobs(self, parent_id: str, jobs: Iterable[Job], *, attempt: int | None = None) -> list[str]:
+        check.report(parent_id, attempt)
+        given = check.jobs(jobs, self._options.max_payload)
+        for job in given:
+            if job.parent_id not in (None, parent_id):
+                raise check.bad("parent_id", f"{parent_id} or None", job.parent_id)
+        children = [msgspec.structs.replace(job, parent_id=parent_id) for job in given]
+        with self._transaction() as now:
+            parent = self._row(parent_id)
+            self._check_in_flight(parent, attempt, "spawn")
+            if parent.job.status is not _S.RUNNING:
+                raise _not_possible("spawn", parent.job)
+            waiting = {row.job.id for row in self._rows.values() if parent_id in row.open_after}
+            downstream = waiting | {
+                row.job.id for row in self._rows.values() if waiting & self._awaited_by(row)
+            }
+            ids = self._take_in(children, now, is_blocked=False)
+            refs = {ref for job in children for ref in (*job.after, *job.after_any)}
+            for job_id in {*ids, *refs}:
+                if job_id in downstream or (job_id == parent_id and job_id in ids):
+                    raise DependencyError(f"{job_id} waits for {parent_id}", reason="cycle", job_id=job_id)
+            family = self._in_order(
+                job_id for job_id in ids if self._rows[job_id].job.status is not _S.COMPLETED
+            )
+            for row in list(self._rows.values()):
+                if row.job.id == parent_id or parent_id in row.spawned:
+                    self._put(row, spawned=row.spawned | frozenset(family))
+            for job_id in self._in_order(waiting):
+                self._join(self._rows[job_id], family, now)
+            return ids
+
+    def _in_order(self, job_ids: Iterable[str]) -> list[str]:
+        return sorted(set(job_ids), key=lambda job_id: self._rows[job_id].number)
+
+    def _join(self, row: _Row, family: Sequence[str], now: datetime) -> None:
+        """Let a job wait for others as well, or share their fate."""
+        row = self._put(row, open_after=row.open_after | frozenset(family))
+        self._share_fate(row, [self._rows[job_id].job for job_id in family], now)
+
+    def _share_fate(self, row: _Row, dependencies: Iterable[Job], now: datetime) -> None:
+        for ended in dependencies:
+            if ended.status.is_final and ended.status is not _S.COMPLETED:
+                self._move(row, Verb.PROPAGATE, _shared_fate(ended.status), now, error=_fate_error(ended))
+                break
+
+    def _admit(self, count: int, *, is_blocked: bool) -> None:
+        if is_blocked:
             raise QueueBlockedError
         limit = self._options.max_pending
         waiting = sum(row.job.status.is_eligible for row in self._rows.values())
@@ -411,6 +484,8 @@ class ModelBackend(Backend):
         )
         self._inserted += 1
         due_at = job.run_at or now
+        spawned = (each for d in job.after for each in self._in_order(self._rows[d].spawned))
+        family = dict.fromkeys((*job.after, *spawned))
         row = _Row(
             job=job,
             number=self._inserted,
@@ -418,16 +493,12 @@ class ModelBackend(Backend):
             due_at=due_at,
             submitted_at=now,
             is_delayed=due_at > now,
-            open_after=frozenset(d for d in job.after if self._rows[d].job.status is not _S.COMPLETED),
+            open_after=frozenset(d for d in family if self._rows[d].job.status is not _S.COMPLETED),
             waits_for_any=bool(job.after_any)
             and not any(self._rows[d].job.status.is_final for d in job.after_any),
         )
         row = self._write(row, Verb.ENQUEUE, now, source=None)
-        for other in job.after:
-            ended = self._rows[other].job
-            if ended.status.is_final and ended.status is not _S.COMPLETED:
-                self._move(row, Verb.PROPAGATE, _shared_fate(ended.status), now, error=_fate_error(ended))
-                break
+        self._share_fate(row, [self._rows[other].job for other in family], now)
 
     # -- claiming -----------------------------------------------------------------------------------------------
 
@@ -774,15 +845,16 @@ class ModelBackend(Backend):
     # -- cancellation -------------------------------------------------------------------------------------------
 
     def cancel_jobs(
-        self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()
+        self, tags: Sequence[str] = (), job_ids: Sequence[str] = (), *, waiting_only: bool = False
     ) -> tuple[list[str], list[str]]:
+        check.flag("waiting_only", waiting_only)
         tags, job_ids = check.selection(tags, job_ids)
         with self._transaction() as now:
             cancelled: list[str] = []
             unknown = [job_id for job_id in job_ids if job_id not in self._rows]
             for row in self._select(tags, job_ids):
                 status = row.job.status
-                if status.is_final:
+                if status.is_final or (waiting_only and status in IN_FLIGHT):
                     unknown.append(row.job.id)
                     continue
                 cancelled.append(row.job.id)
@@ -889,19 +961,21 @@ class ModelBackend(Backend):
     def _note(self, job_id: str, attempt: int | None, verb: str, **fields: Any) -> None:
         with self._transaction():
             row = self._row(job_id)
-            is_over = row.job.status not in IN_FLIGHT
-            if attempt is not None and (attempt != row.job.attempt or is_over):
-                raise StaleAttemptError(
-                    job_id=job_id,
-                    status=str(row.job.status),
-                    verb=verb,
-                    attempt=attempt,
-                    current_attempt=row.job.attempt,
-                )
-            if is_over:
-                text = f"{verb} of job {job_id} is not possible: it is {row.job.status}"
-                raise InvalidTransitionError(text, job_id=job_id, status=str(row.job.status), verb=verb)
+            self._check_in_flight(row, attempt, verb)
             self._put(row, job=msgspec.structs.replace(row.job, **fields))
+
+    def _check_in_flight(self, row: _Row, attempt: int | None, verb: str) -> None:
+        is_over = row.job.status not in IN_FLIGHT
+        if attempt is not None and (attempt != row.job.attempt or is_over):
+            raise StaleAttemptError(
+                job_id=row.job.id,
+                status=str(row.job.status),
+                verb=verb,
+                attempt=attempt,
+                current_attempt=row.job.attempt,
+            )
+        if is_over:
+            raise _not_possible(verb, row.job)
 
     # -- changing and repeating ---------------------------------------------------------------------------------
 
@@ -1162,6 +1236,11 @@ class ModelBackend(Backend):
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
+
+
+def _not_possible(verb: str, job: Job) -> InvalidTransitionError:
+    text = f"{verb} of job {job.id} is not possible: it is {job.status}"
+    return InvalidTransitionError(text, job_id=job.id, status=str(job.status), verb=verb)
 
 
 def _utc(moment: datetime) -> datetime:

@@ -10,6 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock.backends import _arguments as arguments
 from penstock.backends._engine import EngineBackend
 from penstock.backends._options import StoreOptions, read_options
+from penstock.backends.postgres.joined import JoinedBackend
 from penstock.backends.postgres.statements import checked_schema
 from penstock.backends.postgres.store import PostgresStore
 from penstock.clock import Clock
@@ -62,6 +63,9 @@ class PostgresBackend(EngineBackend):
             self._store.enqueue(job)
             return job.id
         return super().enqueue_job(job)
+
+    def joined(self, connection: object) -> JoinedBackend:
+        return JoinedBackend(self._store.joined(connection), self._options)
 
     def __repr__(self) -> str:
         return f"<PostgresBackend {self._place}>"

@@ -26,6 +26,7 @@ from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Pa
 from penstock.backends.postgres.context import Context
 from penstock.backends.postgres.gather import Gatherer
 from penstock.backends.postgres.herald import Herald
+from penstock.backends.postgres.joined import JoinedStore, identity
 from penstock.backends.postgres.journal import job_stats
 from penstock.backends.postgres.migrate import check_version
 from penstock.backends.postgres.start import Start
@@ -287,6 +288,18 @@ class PostgresStore(Store):
                 ticket, [plain.change_of(job, now) for job in jobs if job.id in stored], listener
             )
         return plain.verdicts(jobs, stored, is_open=is_open)
+
+    def joined(self, connection: object) -> JoinedStore:
+        """Return a store that works in the transaction open on somebody else's connection."""
+        if self._pool.is_closed:
+            raise QueueClosedError
+        return JoinedStore(
+            connection,
+            self.context,
+            home=lambda: self.run(lambda own: identity(own, self.context)),
+            now=self.now,
+            own_now=self._own_now,
+        )
 
     def _own_now(self) -> int | None:
         return None if self._clock is None else to_micros(self._clock.now())

@@ -125,6 +125,16 @@ class TurnsTransaction(CoreTransaction):
         )
         return [Edge(*values) for values in found]
 
+    def edges_of(self, seqs: Collection[int], kind: str) -> list[Edge]:
+        found = self.execute(
+            self.text(
+                "SELECT on_seq, job_seq, kind FROM {schema}.edge"
+                " WHERE job_seq = ANY(%(seqs)s::bigint[]) AND kind = %(kind)s"
+            ),
+            {"seqs": numbers(seqs), "kind": kind},
+        )
+        return [Edge(*values) for values in found]
+
     def drop_edges_onto(self, seqs: Collection[int]) -> None:
         if seqs:
             self.execute(

@@ -224,7 +224,8 @@ class SqliteTransaction(Transaction):
                 OR NOT EXISTS (SELECT 1 FROM owner AS o WHERE o.id = job.owner)
                 OR (owner NOT IN (SELECT value FROM json_each(?2)) AND EXISTS (
                     SELECT 1 FROM owner AS o
-                    WHERE o.id = job.owner AND o.beat_at + min(?3, coalesce(job.visibility, ?3)) <= ?4)))
+                    WHERE o.id = job.owner
+                    AND max(o.beat_at, job.assigned_at) + min(?3, coalesce(job.visibility, ?3)) <= ?4)))
                 ORDER BY seq LIMIT ?5""",
             (_json(gone), _json(spared), liveness, self.now, limit - len(unleased)),
         )
@@ -421,6 +422,14 @@ class SqliteTransaction(Transaction):
         )
         return [Edge(*values) for values in found]
 
+    def edges_of(self, seqs: Collection[int], kind: str) -> list[Edge]:
+        found = fetch(
+            self.cursor,
+            "SELECT on_seq, job_seq, kind FROM edge WHERE job_seq IN (SELECT value FROM json_each(?)) AND kind = ?",
+            (_json(seqs), kind),
+        )
+        return [Edge(*values) for values in found]
+
     def drop_edges_onto(self, seqs: Collection[int]) -> None:
         self.cursor.executemany("DELETE FROM edge WHERE on_seq = ?", [(seq,) for seq in seqs])
 
@@ -442,9 +451,9 @@ class SqliteTransaction(Transaction):
     def first_awaited(self, row: Row) -> Row | None:
         found = self._fetch(
             f"""WITH RECURSIVE awaited (seq) AS (
-                SELECT on_seq FROM edge WHERE job_seq = ?1
+                SELECT on_seq FROM edge WHERE job_seq = ?1 AND kind <> 'spawned'
                 UNION
-                SELECT edge.on_seq FROM edge JOIN awaited ON edge.job_seq = awaited.seq)
+                SELECT edge.on_seq FROM edge JOIN awaited ON edge.job_seq = awaited.seq AND kind <> 'spawned')
             {_SELECT} WHERE seq IN (SELECT seq FROM awaited) AND key = ?2 AND closed = 0 ORDER BY seq LIMIT 1""",
             (row.seq, row.key),
         )

@@ -59,6 +59,13 @@ from penstock.testing.conformance.reporting import (
     Stopping,
 )
 from penstock.testing.conformance.scope import Scopes
+from penstock.testing.conformance.spawning import (
+    SpawnedEnds,
+    SpawnedKeys,
+    SpawnFences,
+    Spawning,
+    SpawnRaces,
+)
 from penstock.testing.conformance.stats import Statistics
 from penstock.testing.conformance.submission import BadBatches, Batches, Blocking, Limits, Submission
 from penstock.testing.conformance.transitions_matrix import TransitionsMatrix
@@ -95,6 +102,11 @@ FAMILIES: tuple[type[Suite], ...] = (
     Inheritance,
     DependencyLimits,
     BatchOrder,
+    Spawning,
+    SpawnedEnds,
+    SpawnedKeys,
+    SpawnRaces,
+    SpawnFences,
     Keys,
     Idempotency,
     Lifetimes,

@@ -32,6 +32,20 @@ _S = JobStatus
 class Cancellation(Suite):
     """cancel_jobs."""
 
+    def test_only_what_waits_can_be_cancelled_on_demand(self, backend: Backend) -> None:
+        """R16: whoever clears a queue leaves alone what runs."""
+        for status in (_S.UNKNOWN_RETRY, _S.INITIAL_PENDING, _S.FAILED_RETRY, _S.CANCELLING, _S.COMPLETED):
+            drive(backend, status, str(status))
+        put_running(backend, "running")
+        claim(backend, "failed_retry")  # since somebody saw it waiting
+        waiting = ["unknown_retry", "initial_pending"]
+        others = ["failed_retry", "running", "cancelling", "completed", MISSING]
+        cancelled, unknown = backend.cancel_jobs(job_ids=[*waiting, *others], waiting_only=True)
+        assert (set(cancelled), set(unknown)) == (set(waiting), set(others))
+        assert backend.get_job("failed_retry").status is _S.RUNNING
+        with refused(backend, InvalidArgumentError):
+            backend.cancel_jobs(job_ids=["running"], waiting_only=None)  # type: ignore[arg-type]
+
     @pytest.mark.parametrize(
         ("source", "target"),
         [

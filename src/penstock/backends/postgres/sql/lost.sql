@@ -9,7 +9,8 @@ WHERE job.status IN ('running', 'cancelling')
           OR owner.id IS NULL
           OR (
               job.owner <> ALL(%(spared)s::text[])
-              AND owner.beat_at + LEAST(%(liveness)s, COALESCE(job.visibility, %(liveness)s)) <= %(now)s
+              AND GREATEST(owner.beat_at, job.assigned_at)
+                  + LEAST(%(liveness)s, COALESCE(job.visibility, %(liveness)s)) <= %(now)s
           )
   END
 LIMIT %(limit)s

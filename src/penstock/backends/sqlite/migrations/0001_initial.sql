@@ -102,11 +102,11 @@ CREATE TABLE ready_tag (
     PRIMARY KEY (tag, priority, order_at, seq)
 ) STRICT, WITHOUT ROWID;
 
--- What still holds jobs back: job_seq waits for on_seq.
+-- What still holds jobs back: job_seq waits for on_seq; and what a job has spawned: on_seq is of job_seq.
 CREATE TABLE edge (
     on_seq INTEGER NOT NULL,
     job_seq INTEGER NOT NULL,
-    kind TEXT NOT NULL CHECK (kind IN ('after', 'any')),
+    kind TEXT NOT NULL CHECK (kind IN ('after', 'any', 'spawned')),
     PRIMARY KEY (on_seq, job_seq, kind)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX edge_job ON edge (job_seq, kind);

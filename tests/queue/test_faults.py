@@ -1,0 +1,449 @@
+"""Consumers that do not read, raise or die; processes that freeze; closing at the wrong moment (Q20-Q33, Q51, Q52)."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import (
+    BackendError,
+    Job,
+    JobStatus,
+    JobStream,
+    OperationCancelledError,
+    Queue,
+    QueueClosedError,
+    StaleAttemptError,
+    cancel_scope,
+)
+
+SOON = 30.0
+
+
+def put(queue: Queue, *ids: str, **fields: Any) -> None:
+    queue.enqueue_jobs([Job(id=job_id, type="work", **fields) for job_id in ids])
+
+
+def take(stream: JobStream) -> list[Job]:
+    with cancel_scope(timeout=SOON):
+        return next(stream)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SOON
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.002)
+
+
+def counted(queue: Queue, verb: str) -> list[float]:
+    """Note the time of each call of a verb of the store."""
+    calls: list[float] = []
+    real = getattr(queue.backend, verb)
+
+    def count(*args: Any, **kwargs: Any) -> Any:
+        calls.append(time.monotonic())
+        return real(*args, **kwargs)
+
+    setattr(queue.backend, verb, count)
+    return calls
+
+
+class Held:
+    """Holds claims of the dispatcher up: after their commit, before the stream knows of it."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._claim = queue.backend.dequeue_jobs_for
+        self.claimed = threading.Event()
+        self.go = threading.Event()
+        queue.backend.dequeue_jobs_for = self  # type: ignore[method-assign]
+
+    def __call__(self, requests: Any) -> Any:
+        found = self._claim(requests)
+        if any(found):
+            self.claimed.set()
+            assert self.go.wait(SOON)
+        return found
+
+
+# -- consumers ----------------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_never_reads_stops_nobody_else(queue: Queue) -> None:
+    """Q24, Q30, Q33: it keeps what it was given and gets no more; a full stream does not keep the store busy."""
+    put(queue, *(f"job{number}" for number in range(10)))
+    deaf = queue.stream_jobs("deaf", max_assigned_jobs=3)
+    until(lambda: deaf.free == 0)
+    reader = queue.stream_jobs("reader", max_assigned_jobs=2)
+    seen: set[str] = set()
+    while len(seen) < 7:
+        for job in take(reader):
+            seen.add(job.id)
+            queue.complete_job(job.id, attempt=job.attempt)
+    calls = counted(queue, "dequeue_jobs_for")
+    put(queue, *(f"more{number}" for number in range(3)))
+    seen |= {job.id for job in take(reader)}
+    time.sleep(0.3)
+    assert len(calls) < 40  # a look a second, and one for each change; not one for each turn of a loop
+    assert queue.get_job_stats().running_jobs == 5
+    deaf.close()
+    assert {job.id for job in queue.list_jobs(status=JobStatus.FAILED_RETRY)}.isdisjoint(seen)
+
+
+def test_a_consumer_that_raises_gives_back_what_it_had_not_taken(queue: Queue) -> None:
+    """Q32, C12."""
+    put(queue, "taken")
+    with pytest.raises(ZeroDivisionError), queue.stream_jobs("worker", max_assigned_jobs=3) as stream:
+        for _ in stream:
+            put(queue, "untaken")
+            until(lambda: stream.free == 1)
+            raise ZeroDivisionError
+    assert not stream.is_open
+    assert queue.get_job("taken").status is JobStatus.RUNNING
+    assert queue.get_job("untaken").status is JobStatus.FAILED_RETRY
+    queue.complete_job("taken", attempt=1)
+    again = queue.stream_jobs("other")
+    assert [job.id for job in take(again)] == ["untaken"]
+
+
+def test_a_subscriber_that_raises_stops_neither_verbs_nor_streams(queue: Queue) -> None:
+    """Q53."""
+    queue.events.subscribe(penstock.EventKind.JOB_AVAILABLE, lambda event: 1 / 0)
+    queue.events.subscribe(penstock.EventKind.JOB_STARTED, lambda event: 1 / 0)
+    stream = queue.stream_jobs("worker")
+    for name in "abc":
+        put(queue, name)
+        assert [job.id for job in take(stream)] == [name]
+        queue.complete_job(name)
+
+
+def test_a_store_that_fails_in_the_middle_ends_streams_and_not_the_queue(queue: Queue) -> None:
+    """Q20, Q55, C20: a stream opened afterwards works again."""
+    broken = queue.stream_jobs("worker")
+    claim = queue.backend.dequeue_jobs_for
+    queue.backend.dequeue_jobs_for = _gone  # type: ignore[method-assign]
+    put(queue, "a")
+    with cancel_scope(timeout=SOON), pytest.raises(BackendError, match="gone"):
+        next(broken)
+    assert list(broken) == []
+    queue.backend.dequeue_jobs_for = claim  # type: ignore[method-assign]
+    assert [job.id for job in take(queue.stream_jobs("worker"))] == ["a"]
+
+
+def _gone(requests: object) -> Any:
+    raise BackendError("the disk is gone")
+
+
+# -- closing ------------------------------------------------------------------------------------------------------
+
+
+def test_closing_during_a_push_gives_the_job_back_before_it_returns(queue: Queue) -> None:
+    """Q31, Q32: claimed for the stream, but not yet in it."""
+    held = Held(queue)
+    stream = queue.stream_jobs("worker")
+    put(queue, "a")
+    assert held.claimed.wait(SOON)
+    with ThreadPoolExecutor(4) as pool:
+        closings = [pool.submit(stream.close) for _ in range(4)]
+        time.sleep(0.05)
+        assert not any(closing.done() for closing in closings)
+        held.go.set()
+        for closing in closings:
+            closing.result(SOON)
+    assert queue.get_job("a").status is JobStatus.FAILED_RETRY
+    stream.close()
+    assert list(stream) == []
+
+
+def test_closing_the_queue_during_a_push_gives_the_job_back(tmp_path: Path) -> None:
+    """Q51: before the store is closed under it."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    queue = penstock.connect(url)
+    held = Held(queue)
+    stream = queue.stream_jobs("worker", max_assigned_jobs=5)
+    put(queue, "a", "b")
+    assert held.claimed.wait(SOON)
+    with ThreadPoolExecutor(4) as pool:
+        closings = [pool.submit(queue.close) for _ in range(4)]
+        time.sleep(0.05)
+        held.go.set()
+        for closing in closings:
+            closing.result(SOON)
+    assert not stream.is_open
+    with penstock.connect(url) as again:
+        assert {job.status for job in again.list_jobs()} == {JobStatus.FAILED_RETRY}
+
+
+def test_closing_while_everything_goes_on(connect: Callable[..., Queue]) -> None:
+    """Q31, Q51, Q52: producers, consumers and closers meet; nobody hangs, and everybody hears of the end."""
+    for _ in range(20):
+        queue = connect()
+        streams = [queue.stream_jobs(f"worker{number}", max_assigned_jobs=3) for number in range(4)]
+
+        def produce(queue: Queue = queue) -> None:
+            with contextlib.suppress(QueueClosedError):
+                while True:
+                    put(queue, *(f"{time.perf_counter_ns()}-{number}" for number in range(3)))
+
+        def consume(stream: JobStream, queue: Queue = queue) -> None:
+            with contextlib.suppress(QueueClosedError):
+                for batch in stream:
+                    for job in batch:
+                        queue.complete_job(job.id, attempt=job.attempt)
+
+        with ThreadPoolExecutor(16) as pool:
+            work = [pool.submit(produce), pool.submit(produce)]
+            work += [pool.submit(consume, stream) for stream in streams]
+            time.sleep(0.02)
+            work += [pool.submit(streams[0].close) for _ in range(2)]
+            work += [pool.submit(queue.close) for _ in range(3)]
+            work += [pool.submit(streams[1].close) for _ in range(2)]
+            for done in work:
+                done.result(SOON)
+        assert not any(stream.is_open for stream in streams)
+
+
+def test_a_stream_closed_by_its_own_consumer_ends(queue: Queue) -> None:
+    put(queue, "a", "b")
+    stream = queue.stream_jobs("worker")
+    seen = []
+    for batch in stream:
+        seen += [job.id for job in batch]
+        stream.close()
+    assert seen == ["a"]
+
+
+def test_a_subscriber_may_close_a_stream(queue: Queue) -> None:
+    """The dispatcher itself tells of a claim; it cannot wait for itself."""
+    stream = queue.stream_jobs("worker")
+    closed = threading.Event()
+
+    def close(event: penstock.Event) -> None:
+        stream.close()
+        closed.set()
+
+    queue.events.subscribe(penstock.EventKind.JOB_STARTED, close)
+    put(queue, "a")
+    assert closed.wait(SOON)
+    until(lambda: queue.get_job("a").status is JobStatus.FAILED_RETRY)
+
+
+# -- many ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_rounds_of_streams_leak_neither_threads_nor_jobs(queue: Queue) -> None:
+    """Q31, Q32: opened and closed at every moment of a push."""
+    put(queue, *(f"job{number}" for number in range(20)))
+    queue.stream_jobs("first").close()
+    before = threading.active_count()
+    for number in range(1000):
+        stream = queue.stream_jobs(f"worker{number}", max_assigned_jobs=1 + number % 5)
+        if number % 3 == 0:
+            with cancel_scope(timeout=SOON):
+                for job in next(stream):
+                    queue.fail_job(job.id, "again", attempt=job.attempt)
+        elif number % 3 == 1:
+            time.sleep(0.0002 * (number % 7))
+        stream.close()
+    assert threading.active_count() <= before
+    stats = queue.get_job_stats()
+    assert (stats.running_jobs, stats.failed_jobs + stats.pending_jobs) == (0, 20)
+    assert queue._dispatcher._groups == {}
+    assert queue._dispatcher._holders == {}
+
+
+@pytest.mark.slow
+def test_a_thousand_rounds_of_queues_leak_neither_threads_nor_jobs(tmp_path: Path) -> None:
+    """Q51."""
+    url = f"sqlite:///{tmp_path}/jobs.db?durability=normal"
+    with penstock.connect(url) as keeper:
+        put(keeper, *(f"job{number}" for number in range(5)))
+        before = threading.active_count()
+        deadline = time.monotonic() + 120
+        for number in range(1000):
+            with penstock.connect(url) as queue:
+                stream = queue.stream_jobs("worker", max_assigned_jobs=2)
+                if number % 4 == 0:
+                    for job in take(stream):
+                        queue.release_jobs({job.id: "again"}, attempts={job.id: job.attempt})
+            assert time.monotonic() < deadline
+        assert threading.active_count() <= before
+        assert keeper.get_job_stats().running_jobs == 0
+
+
+def test_thousands_of_streams_share_few_threads(connect: Callable[..., Queue]) -> None:
+    """Q24, Q53: and the right one is woken."""
+    before = threading.active_count()
+    queue = connect()
+    streams = [queue.stream_jobs(f"worker{number}", [f"tag{number}"]) for number in range(3000)]
+    assert threading.active_count() <= before + 4
+    for number in (0, 1234, 2999):
+        put(queue, f"job{number}", tags=(f"tag{number}", "other"))
+        assert [job.id for job in take(streams[number])] == [f"job{number}"]
+    assert sum(stream.free for stream in streams) == 2997
+    queue.close()
+    assert threading.active_count() <= before
+
+
+# -- frozen processes ---------------------------------------------------------------------------------------------
+
+WORKER = """
+import json, os, signal, sys, threading
+import penstock
+from penstock import cancel_scope
+
+queue = penstock.connect(sys.argv[1], liveness=1)
+quiet = threading.RLock()  # so that it is not frozen with the file's lock in its hands
+
+def guarded(verb):
+    def call(*args, **kwargs):
+        with quiet:
+            return verb(*args, **kwargs)
+    return call
+
+for name in ("beat_owner", "open_owner", "take_upkeep", "maintain", "dequeue_jobs_for"):
+    setattr(queue.backend, name, guarded(getattr(queue.backend, name)))
+stream = queue.stream_jobs("frozen", types=["work"])
+
+def answer(value):
+    print(json.dumps(value), flush=True)
+
+for line in sys.stdin:
+    command = line.split()
+    if command[0] == "take":
+        with cancel_scope(timeout=30):
+            (job,) = next(stream)
+        answer([job.id, job.attempt])
+    elif command[0] == "freeze":
+        with quiet:
+            answer("frozen")
+            os.kill(os.getpid(), signal.SIGSTOP)
+    elif command[0] == "complete":
+        try:
+            queue.complete_job(command[1], b"late", attempt=int(command[2]))
+            answer("accepted")
+        except penstock.PenstockError as error:
+            answer(error.code)
+"""
+
+
+class Frozen:
+    """A worker process that can be frozen."""
+
+    def __init__(self, url: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def tell(self, command: str) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def freeze(self) -> None:
+        assert self.tell("freeze") == "frozen"
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        until(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T")
+
+    def resume(self) -> None:
+        os.kill(self.process.pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Iterator[tuple[str, Frozen]]:
+    """A store with one job, and a worker that has it and is frozen."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with penstock.open_backend(url) as backend:
+        backend.enqueue_job(Job(id="a", type="work"))
+    worker = Frozen(url)
+    try:
+        assert worker.tell("take") == ["a", 1]
+        worker.freeze()
+        yield url, worker
+    finally:
+        worker.process.kill()
+        worker.process.communicate()
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_frozen_worker_loses_its_job_and_cannot_report_it_any_more(frozen: tuple[str, Frozen]) -> None:
+    """Q33, C28, C63: its late report is refused and changes nothing; it goes on with other work."""
+    url, worker = frozen
+    with penstock.connect(url, liveness=1) as queue:
+        stream = queue.stream_jobs("other", types=["work"])
+        (again,) = take(stream)
+        assert (again.id, again.attempt, again.assignee_id) == ("a", 2, "other")
+        worker.resume()
+        assert worker.tell("complete a 1") == StaleAttemptError.code
+        job = queue.get_job("a")
+        assert (job.status, job.attempt, job.result) == (JobStatus.RUNNING, 2, None)
+        queue.complete_job("a", b"ours", attempt=2)
+        assert worker.tell("complete a 1") == StaleAttemptError.code
+        assert queue.get_job("a").result == b"ours"
+        stream.close()
+        put(queue, "next")
+        assert worker.tell("take") == ["next", 1]
+        time.sleep(1.5)  # longer than the liveness: under its new name it is held again
+        queue.maintain()
+        assert queue.get_job("next").status is JobStatus.RUNNING
+        assert worker.tell("complete next 1") == "accepted"
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_the_late_report_of_a_frozen_worker_counts_while_nobody_else_has_the_job(
+    frozen: tuple[str, Frozen],
+) -> None:
+    """Q40: merely UNKNOWN_RETRY."""
+    url, worker = frozen
+    with penstock.open_backend(url, liveness=1) as backend:
+        until(lambda: backend.maintain().lost == 1)
+        assert backend.get_job("a").status is JobStatus.UNKNOWN_RETRY
+        worker.resume()
+        assert worker.tell("complete a 1") == "accepted"
+        assert backend.get_job("a").result == b"late"
+
+
+def test_jobs_are_given_to_one_stream_each_whatever_happens(queue: Queue) -> None:
+    """Q33: streams come and go while jobs fail and come again; no attempt is delivered twice."""
+    put(queue, *(f"job{number}" for number in range(30)))
+    delivered: Counter[tuple[str, int]] = Counter()
+    lock = threading.Lock()
+
+    def consume(number: int) -> None:
+        for turn in range(15):
+            with (
+                queue.stream_jobs(f"worker{number}", max_assigned_jobs=3) as stream,
+                contextlib.suppress(OperationCancelledError),
+                cancel_scope(timeout=0.5),
+            ):
+                for job in next(stream):
+                    with lock:
+                        delivered[job.id, job.attempt] += 1
+                    if turn % 2:
+                        queue.fail_job(job.id, "again", attempt=job.attempt)
+                    else:
+                        queue.release_jobs({job.id: "again"}, attempts={job.id: job.attempt})
+
+    with ThreadPoolExecutor(6) as pool:
+        for done in [pool.submit(consume, number) for number in range(6)]:
+            done.result(SOON)
+    assert set(delivered.values()) == {1}
+    assert queue.get_job_stats().running_jobs == 0
