@@ -53,11 +53,8 @@ def complete(row: Row, _result: bytes | None, now: int) -> None:
 def fail(row: Row, failure: Failure, now: int, verb: Verb = Verb.FAIL) -> None:
     """Record a failed attempt and decide whether another one follows."""
     policy = None if row.retry is None else decode_policy(row.retry)
-    # An attempt that was already counted when it was lost is not counted again by its late report. One that was only
-    # marked unknown by `update_job_status` was not.
-    already_counted = (
-        row.status == JobStatus.UNKNOWN_RETRY and policy is not None and row.verb != Verb.UPDATE_STATUS
-    )
+    # An attempt that was already counted when it was lost is not counted again by its late report.
+    already_counted = row.lost_attempt == row.attempt
     if failure.category is not FailureCategory.CANCELLED and not already_counted:
         row.failures += 1
     delay: timedelta | None = None
@@ -128,6 +125,7 @@ def lose(row: Row, verb: Verb, now: int) -> None:
         return
     if row.max_attempts is not None:
         row.failures += 1
+        row.lost_attempt = row.attempt
         if row.failures >= row.max_attempts:
             row.move(verb, JobStatus.DEAD_LETTER, now)
             row.error_message = f"attempt {row.attempt} was lost, and it was the last one allowed"

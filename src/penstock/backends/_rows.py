@@ -62,6 +62,7 @@ class Row(msgspec.Struct):
     depth: int
     n: int  # journal rows of this job so far
     attempt: int
+    lost_attempt: int | None  # the latest attempt whose loss was counted as a failure
     max_attempts: int | None
     retry: str | None
     execution: int | None
@@ -309,6 +310,7 @@ def row_of(job: Job, now: int) -> Row:
         depth=1,
         n=1,
         attempt=job.attempt,
+        lost_attempt=None,
         retry_count=job.retry_count,
         failures=job.failures,
         max_attempts=None if job.retry is None else job.retry.max_attempts,

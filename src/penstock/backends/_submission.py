@@ -154,11 +154,38 @@ class Submission:
             known = known | tx.dependencies(elsewhere)
         ordered = _dependencies_first(jobs)
         families = self._families(known)
+        numbers = tx.reserve(len(ordered))
+        try:
+            rows, edges, doomed = self._connected(ordered, numbers, known, families)
+        except DependencyError as error:
+            if error.reason != "depth" or not known:
+                raise
+            # A stored depth is of the time when the job was enqueued; what it waited for may have ended since.
+            for row in known.values():
+                row.depth = self._depth_now(row)
+            rows, edges, doomed = self._connected(ordered, numbers, known, families)
+        waited_for = {edge.on_seq for edge in edges}
+        for row in rows.values():
+            row.fan = int(row.seq in waited_for)
+        self._insert(list(rows.values()), ordered)
+        if edges:
+            tx.insert_edges(edges)
+        end_doomed(tx, doomed)
+
+    def _connected(
+        self,
+        ordered: Sequence[Job],
+        numbers: Sequence[int],
+        known: dict[str, Row],
+        families: dict[int, list[Row]],
+    ) -> tuple[dict[str, Row], list[Edge], list[tuple[Row, Row]]]:
+        """Return the rows by id, the edges onto what they wait for, and those that are doomed, with the cause."""
+        tx = self._tx
         rows: dict[str, Row] = {}
         edges: list[Edge] = []
         doomed: list[tuple[Row, Row]] = []
         open_keys = tx.open_keys({encode_strings(job.key) for job in ordered if job.key is not None})
-        for job, seq in zip(ordered, tx.reserve(len(ordered)), strict=True):
+        for job, seq in zip(ordered, numbers, strict=True):
             row = row_of(job, tx.now)
             row.seq = seq
             if job.after or job.after_any:
@@ -169,13 +196,18 @@ class Submission:
             if row.key is not None:
                 open_keys.add(row.key)
             rows[row.id] = row
-        waited_for = {edge.on_seq for edge in edges}
-        for row in rows.values():
-            row.fan = int(row.seq in waited_for)
-        self._insert(list(rows.values()), ordered)
-        if edges:
-            tx.insert_edges(edges)
-        end_doomed(tx, doomed)
+        return rows, edges, doomed
+
+    def _depth_now(self, row: Row) -> int:
+        """Return how many jobs are on the longest path of unfinished jobs that ends with this one."""
+        depth = 0
+        wave = [] if row.closed else [row.seq]
+        while wave and depth <= arguments.MAX_DEPTH:
+            depth += 1
+            wave = sorted(
+                {edge.on_seq for kind in (AFTER, AFTER_ANY) for edge in self._tx.edges_of(wave, kind)}
+            )
+        return depth
 
     def _families(self, known: dict[str, Row]) -> dict[int, list[Row]]:
         """Return, by insertion number, what stored jobs have spawned; who waits for the one waits for the other."""
@@ -219,10 +251,11 @@ class Submission:
         row.after_any = (
             encode_strings(dependency.id for dependency in after_any) if after_any else row.after_any
         )
-        row.depth = 1 + max(dependency.depth for dependency in (*after, *after_any))
+        unfinished_depths = [each.depth for each in (*after, *after_any) if not each.closed]
+        row.depth = 1 + max(unfinished_depths, default=0)
         if row.depth > arguments.MAX_DEPTH:
             raise DependencyError(
-                f"job {shown(job.id)} would be number {row.depth} in a chain of dependencies; "
+                f"job {shown(job.id)} would be number {row.depth} in a chain of unfinished jobs; "
                 f"the limit is {arguments.MAX_DEPTH}",
                 reason="depth",
                 job_id=job.id,

@@ -81,6 +81,7 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
     lease_from: datetime | None = None
     is_delayed: bool = False
     verb: str = ""
+    lost_attempt: int | None = None
 
 
 class ModelBackend(Backend):
@@ -470,9 +471,20 @@ class ModelBackend(Backend):
                     path.append(missing[0])
         return list(ordered.values())
 
+    def _depth(self, row: _Row) -> int:
+        """Return how many jobs are on the longest path of unfinished jobs that ends with this one."""
+        depth, wave = 0, set() if row.job.status.is_final else {row.job.id}
+        while wave:
+            depth += 1
+            rows = [self._rows[job_id] for job_id in wave]
+            wave = {
+                each for row in rows for each in (*row.open_after, *(row.job.after_any * row.waits_for_any))
+            }
+        return depth
+
     def _insert(self, job: Job, now: datetime) -> None:
         dependencies = [self._rows[each] for each in dict.fromkeys((*job.after, *job.after_any))]
-        depth = 1 + max((row.depth for row in dependencies), default=0)
+        depth = 1 + max((self._depth(row) for row in dependencies), default=0)
         if depth > _MAX_DEPTH:
             raise DependencyError(f"{job.id} would be {depth} deep", reason="depth", job_id=job.id)
         job = msgspec.structs.replace(
@@ -657,7 +669,7 @@ class ModelBackend(Backend):
 
     def _fail(self, row: _Row, verb: Verb, failure: Failure, now: datetime) -> _Row:
         job, policy, category = row.job, row.job.retry, failure.category
-        was_counted = job.status is _S.UNKNOWN_RETRY and policy is not None and row.verb != Verb.UPDATE_STATUS
+        was_counted = row.lost_attempt == job.attempt
         counts = category is not FailureCategory.CANCELLED and not was_counted
         failures = job.failures + counts
         delay = check.optional_duration("retry_after", failure.retry_after)
@@ -898,9 +910,12 @@ class ModelBackend(Backend):
         job = row.job
         if job.status is _S.CANCELLING:
             self._move(row, verb, _S.UNKNOWN_STOPPED, now)
-        elif job.retry is None:
+            return
+        if job.retry is None:
             self._move(row, verb, _S.UNKNOWN_RETRY, now)
-        elif job.failures + 1 < job.retry.max_attempts:
+            return
+        row = self._put(row, lost_attempt=job.attempt)
+        if job.failures + 1 < job.retry.max_attempts:
             self._move(row, verb, _S.UNKNOWN_RETRY, now, failures=job.failures + 1)
         else:
             error = {

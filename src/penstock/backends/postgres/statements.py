@@ -19,7 +19,16 @@ __all__ = ["NOW", "Statements", "checked_schema"]
 #: The server's time in microseconds. `now()` would be the start of the transaction, which may have waited for locks.
 NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
-_INTEGERS: Final = {"unmet", "depth", "n", "attempt", "retry_count", "failures", "max_attempts"}
+_INTEGERS: Final = {
+    "unmet",
+    "depth",
+    "n",
+    "attempt",
+    "lost_attempt",
+    "retry_count",
+    "failures",
+    "max_attempts",
+}
 _SMALL: Final = {"priority", "closed", "gate", "fan", "held", "progress"}
 _TEXTS: Final = {
     "id", "type", "tags", "key", "status", "retry", "assignee_id", "owner", "description", "error_message",
@@ -28,7 +37,7 @@ _TEXTS: Final = {
 }  # fmt: skip
 #: What a step may change. Everything else is fixed when the job is stored, or has a statement of its own.
 SAVED: Final = (
-    "tags", "priority", "order_at", "status", "closed", "gate", "unmet", "n", "attempt", "retry_count", "failures",
+    "tags", "priority", "order_at", "status", "closed", "gate", "unmet", "n", "attempt", "lost_attempt", "retry_count", "failures",
     "assignee_id", "assigned_at", "owner", "lease_until", "deadline_at", "due_at", "ready_at", "started_at",
     "attempt_started_at", "last_retry_at", "finalized_at", "updated_at", "progress", "error_message",
     "error_category", "error_code", "correlation_id", "callback_url", "verb", "from_status",

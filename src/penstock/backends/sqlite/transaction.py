@@ -79,6 +79,7 @@ _SAVED: Final = (
     "unmet",
     "n",
     "attempt",
+    "lost_attempt",
     "retry_count",
     "failures",
     "assignee_id",

@@ -33,6 +33,7 @@ from penstock.testing.conformance.dependencies import (
     DependencyLimits,
     Inheritance,
     Propagation,
+    RollingChains,
 )
 from penstock.testing.conformance.holders import Leases, LostWorkers, Owners
 from penstock.testing.conformance.idempotency import Idempotency
@@ -99,6 +100,7 @@ FAMILIES: tuple[type[Suite], ...] = (
     After,
     AfterAny,
     Propagation,
+    RollingChains,
     Inheritance,
     DependencyLimits,
     BatchOrder,

@@ -521,6 +521,33 @@ class DependencyLimits(Suite):
         assert is_takeable(backend, "second")
 
 
+class RollingChains(Suite):
+    """Each job after the one before, for ever: only what is unfinished counts as depth (G24)."""
+
+    def test_what_has_ended_or_is_gone_makes_no_chain_longer(self, backend: Backend) -> None:
+        put(backend, "job-0")
+        for number in range(1, 130):
+            put(backend, f"job-{number}", after=[f"job-{number - 1}"])
+            (job,) = backend.dequeue_jobs(WORKER)
+            backend.complete_job(job.id)
+        backend.delete_jobs(job_ids=[f"job-{number}" for number in range(100)])
+        put(backend, "last", after=["job-129"])
+        assert backend.get_job("last").state is JobState.PENDING
+
+    def test_a_hundred_unfinished_are_the_limit_all_the_same(self, backend: Backend) -> None:
+        put(backend, "job-0")
+        for number in range(1, 50):
+            put(backend, f"job-{number}", after=[f"job-{number - 1}"])
+        for number in range(20):
+            backend.dequeue_jobs(WORKER)
+            backend.complete_job(f"job-{number}")
+        for number in range(50, 120):
+            put(backend, f"job-{number}", after=[f"job-{number - 1}"])
+        with refused(backend, DependencyError) as caught:
+            put(backend, "too-deep", after=["job-119"])
+        assert caught.value.reason == "depth"  # type: ignore[attr-defined]
+
+
 class BatchOrder(Suite):
     """A batch is inserted dependencies first; everything else keeps its order."""
 

@@ -304,6 +304,21 @@ class LateFailures(Suite):
         job = backend.get_job("job")
         assert (job.status, job.failures) == (JobStatus.DEAD_LETTER, 1)
 
+    def test_a_change_in_between_does_not_make_it_count_less(self, backend: Backend) -> None:
+        put_running(backend, "job", retry=RetryPolicy(max_attempts=1))
+        backend.update_job_status("job", JobStatus.UNKNOWN_RETRY)
+        backend.update_job("job", priority=1)
+        backend.fail_job("job", "boom", retry_after=0)
+        assert backend.get_job("job").status is JobStatus.DEAD_LETTER
+
+    def test_a_correction_in_between_does_not_make_it_count_twice(self, backend: Backend) -> None:
+        put_running(backend, "job", retry=RetryPolicy(max_attempts=3))
+        backend.reset_running_jobs()
+        backend.update_job_status("job", JobStatus.UNKNOWN_STOPPED)
+        backend.update_job_status("job", JobStatus.UNKNOWN_RETRY)
+        backend.fail_job("job", "boom", retry_after=0)
+        assert backend.get_job("job").failures == 1
+
     def test_an_attempt_that_was_counted_as_lost_does_not_count_again(self, backend: Backend) -> None:
         """Q40, G20."""
         put_running(backend, "job", retry=RetryPolicy(max_attempts=3))

@@ -21,6 +21,7 @@ CREATE TABLE {schema}.job (
     depth              integer  NOT NULL DEFAULT 1,
     n                  integer  NOT NULL DEFAULT 1,
     attempt            integer  NOT NULL DEFAULT 0,
+    lost_attempt       integer,
     retry_count        integer  NOT NULL DEFAULT 0,
     failures           integer  NOT NULL DEFAULT 0,
     id                 text     COLLATE "C" NOT NULL,

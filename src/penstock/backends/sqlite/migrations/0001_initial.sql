@@ -19,6 +19,7 @@ CREATE TABLE job (
     depth INTEGER NOT NULL,
     n INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
+    lost_attempt INTEGER,
     retry_count INTEGER NOT NULL,
     failures INTEGER NOT NULL,
     max_attempts INTEGER,
