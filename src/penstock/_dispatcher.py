@@ -112,11 +112,10 @@ class Dispatcher:
                 raise QueueClosedError
             stream = JobStream(self, assignee_id, tags, capacity, types)
             self._start()
-            key = (frozenset(tags), None if types is None else frozenset(types))
-            group = self._groups.get(key)
+            group = self._groups.get(stream.filter)
             if group is None:
-                group = self._groups[key] = _Group(key)
-                self._index.add(group, *key)
+                group = self._groups[stream.filter] = _Group(stream.filter)
+                self._index.add(group, *stream.filter)
             group.streams[stream] = None
             self._mark(group)
         return stream
@@ -187,15 +186,14 @@ class Dispatcher:
                 self._backend.close_owner(self._owner)
 
     def _leave(self, stream: JobStream) -> None:
-        key = (frozenset(stream.tags), None if stream.types is None else frozenset(stream.types))
-        group = self._groups.get(key)
+        group = self._groups.get(stream.filter)
         if group is None:
             return
         group.streams.pop(stream, None)
         for job_id in (*stream.held, *stream.lost):
             self._holders.pop(job_id, None)
         if not group.streams:
-            del self._groups[key]
+            del self._groups[stream.filter]
             self._index.remove(group)
             self._dirty.pop(group, None)
 
@@ -264,8 +262,7 @@ class Dispatcher:
             stream.lost[job_id] = held
             return
         self._holders.pop(job_id, None)
-        key = (frozenset(stream.tags), None if stream.types is None else frozenset(stream.types))
-        group = self._groups.get(key)
+        group = self._groups.get(stream.filter)
         if group is not None:
             self._mark(group)
 

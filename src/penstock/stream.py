@@ -45,6 +45,7 @@ class JobStream:
         "_error",
         "_is_open",
         "assignee_id",
+        "filter",
         "held",
         "lost",
         "max_assigned_jobs",
@@ -63,6 +64,8 @@ class JobStream:
         self.assignee_id = assignee_id
         self.tags = tags
         self.types = types
+        #: What streams that are served alike have in common.
+        self.filter = (frozenset(tags), None if types is None else frozenset(types))
         self.max_assigned_jobs = max_assigned_jobs
         #: Attempts of the jobs that occupy the stream, by id.
         self.held: dict[str, int] = {}

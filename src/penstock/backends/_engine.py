@@ -23,7 +23,7 @@ from penstock.backends import _arguments as arguments
 from penstock.backends import _decisions as decisions
 from penstock.backends._liveness import gone_owners, is_this_process, this_process
 from penstock.backends._options import StoreOptions
-from penstock.backends._rows import Row, damage_named, encode_strings, job_of, micros_of, moment_at
+from penstock.backends._rows import STATUSES, Row, damage_named, encode_strings, job_of, micros_of, moment_at
 from penstock.backends._settlement import settle
 from penstock.backends._spawning import adopted, spawn
 from penstock.backends._store import SPAWNED, Blobs, Claim, Store, Transaction, jobs_of, tell
@@ -980,7 +980,7 @@ def _objection(verb: Verb, job_id: str, row: Row | None, attempt: int | None) ->
     """Return why a report is refused, or None."""
     if row is None:
         return JobNotFoundError(job_id)
-    allowed = allows(verb, JobStatus(row.status))
+    allowed = allows(verb, STATUSES[row.status])
     if attempt is not None and (attempt != row.attempt or not (allowed or row.is_in_flight)):
         return _stale(verb, row, attempt)
     return None if allowed else refusal(verb, job_id, JobStatus(row.status))

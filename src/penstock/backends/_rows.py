@@ -201,7 +201,8 @@ JOURNAL_COLUMNS: Final = (
     "started_at",
 )
 
-_STATUS = {status.value: status for status in JobStatus}
+#: From the stored text to the status; quicker than `JobStatus(text)`, which every change of a job would pay for.
+STATUSES: Final = {status.value: status for status in JobStatus}
 _CATEGORY = {category.value: category for category in FailureCategory}
 _PRIORITY = tuple(Priority)
 _encode = msgspec.json.Encoder().encode
@@ -361,7 +362,7 @@ def damage_named() -> Iterator[None]:
 
 def job_of(row: Row, payload: bytes, result: bytes | None, checkpoint: bytes | None, now: int) -> Job:
     """Return the job of a row, with its state as it is at `now`. Claims call this for every job."""
-    status = _STATUS[row.status]
+    status = STATUSES[row.status]
     due_at = row.due_at
     started, ready_at = row.attempt_started_at, row.ready_at
     attempt_started_at = None if started is None else moment_at(started)
@@ -475,8 +476,8 @@ def journal_entry(values: tuple[Any, ...]) -> JournalEntry:
         raw[name] = _moment(raw[name])
     for name in ("tags", "after", "after_any"):
         raw[name] = () if raw[name] is None else decode_strings(raw[name])
-    raw["from_status"] = None if raw["from_status"] is None else _STATUS[raw["from_status"]]
-    raw["status"] = _STATUS[raw["status"]]
+    raw["from_status"] = None if raw["from_status"] is None else STATUSES[raw["from_status"]]
+    raw["status"] = STATUSES[raw["status"]]
     raw["priority"] = _PRIORITY[raw["priority"]]
     raw["key"] = None if raw["key"] is None else decode_key(raw["key"])
     raw["error_category"] = None if raw["error_category"] is None else _CATEGORY[raw["error_category"]]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from penstock.backends._rows import (
+    STATUSES,
     Gate,
     Row,
     damage_named,
@@ -405,7 +406,7 @@ def claim_change(job: Job, source: str) -> Change:
         key=job.key,
         tags=job.tags,
         verb=Verb.CLAIM,
-        from_status=JobStatus(source),
+        from_status=STATUSES[source],
         status=JobStatus.RUNNING,
         attempt=job.attempt,
         assignee_id=job.assignee_id,
@@ -425,8 +426,8 @@ def tell(tx: Transaction, rows: Iterable[Row], *, verb: str | None = None) -> No
                 key=None if row.key is None else decode_key(row.key),
                 tags=decode_strings(row.tags),
                 verb=verb or row.verb,
-                from_status=None if row.from_status is None else JobStatus(row.from_status),
-                status=JobStatus(row.status),
+                from_status=None if row.from_status is None else STATUSES[row.from_status],
+                status=STATUSES[row.status],
                 attempt=row.attempt,
                 assignee_id=row.assignee_id,
                 at=moment_at(tx.now),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import Final
+from collections import Counter, defaultdict
+from typing import Any, Final
 
 import apsw
 
@@ -12,11 +12,11 @@ from penstock.backends.sqlite.connection import fetch
 
 __all__ = ["fold_counters"]
 
-# One pass over the rows; what is alike is counted by SQLite, so that little is left to do here.
-_CHANGES: Final = """SELECT tags, from_status, status, verb, count(*), sum(retry_count)
-FROM journal
-WHERE seq > ?1 AND seq <= ?2
-GROUP BY tags, from_status, status, verb"""
+# Counted here, and not by GROUP BY: SQLite would sort the rows, which takes twice as long.
+_CHANGES: Final = (
+    "SELECT tags, from_status, status, verb, retry_count FROM journal WHERE seq > ? AND seq <= ?"
+)
+_PORTION: Final = 20_000
 # An update may have changed the tags, so it takes away what the row before it gave.
 _BEFORE_UPDATES: Final = """SELECT earlier.tags, later.from_status, count(*), sum(earlier.retry_count)
 FROM journal AS later
@@ -45,7 +45,8 @@ def fold_counters(cursor: apsw.Cursor) -> None:
             delta[1] += retries
 
     has_updates = False
-    for tags, source, status, verb, count, retries in fetch(cursor, _CHANGES, (folded, last)):
+    for (tags, source, status, verb, retry_count), count in _changes(cursor, folded, last).items():
+        retries = count * retry_count
         if verb in _REMOVED:
             add(tags, source, -count, -retries)
         elif source is None:
@@ -62,3 +63,10 @@ def fold_counters(cursor: apsw.Cursor) -> None:
     cursor.executemany(_ADD, [(tag, status, *delta) for (tag, status), delta in deltas.items() if any(delta)])
     cursor.execute("DELETE FROM stat WHERE jobs = 0 AND retries = 0")
     cursor.execute("UPDATE setting SET value = ? WHERE name = 'folded'", (last,))
+
+
+def _changes(cursor: apsw.Cursor, folded: int, last: int) -> Counter[tuple[Any, ...]]:
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for start in range(folded, last, _PORTION):
+        counts.update(fetch(cursor, _CHANGES, (start, min(start + _PORTION, last))))
+    return counts

@@ -17,6 +17,7 @@ import msgspec
 from penstock.backends._rows import (
     COLUMNS,
     NO_STRINGS,
+    STATUSES,
     Gate,
     Row,
     damage_named,
@@ -306,7 +307,7 @@ class SqliteTransaction(Transaction):
                 key=None,
                 tags=decode_strings(tags),
                 verb=Verb.COMPLETE,
-                from_status=JobStatus(source),
+                from_status=STATUSES[source],
                 status=JobStatus.COMPLETED,
                 attempt=attempt,
                 assignee_id=assignee_id,
