@@ -30,6 +30,8 @@ class ClaimingTransaction(CoreTransaction):
         ).fetchall()
         if len(found) < limit:
             self.after_commit.append(lambda: floors.note_promoted(since, self.now))
+        if found:
+            self.is_news = True
         if found and self.wants_changes:
             tell(self, [Row(*values) for values in found], verb="available")
         return len(found)

@@ -15,7 +15,7 @@ from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.backends.postgres import faults
 from penstock.errors import BackendError, InvalidArgumentError, QueueClosedError
@@ -125,6 +125,10 @@ class Pool:
         """Forget the parent's connections without touching them: closing one would end the parent's session."""
         self._inherited += self._free
         self._start()
+
+    def conninfo(self) -> str:
+        """Return how to open a connection beside the pool."""
+        return make_conninfo(**self._parameters)
 
     def acquire(self, patience: Patience) -> BoundedConnection:
         """Return a connection, waiting for one or opening one; honours the scope while it waits."""

@@ -31,6 +31,8 @@ class Context:
         self.idempotency_locks: dict[str, Any] = {
             "lock_class": _lock_class(schema, "idempotency"), "stripes": STRIPES - 1
         }  # fmt: skip
+        #: Liveness rows that were written through this object: what they hold is held here.
+        self.own_owners: set[str] = set()
         self._enqueue = {
             tagged: self.sql.filled("enqueue", tagging=self._tagging(tagged)) for tagged in (False, True)
         }

@@ -25,6 +25,7 @@ class CoreTransaction(Transaction):
         is_due: a delayed job may be due; false if there was none at the transaction's time.
         after_commit: what this process may remember once the commit is known.
         wants_upkeep: the journal is to be numbered and folded after the commit.
+        is_news: streams of other processes want to know: a job became takeable, or one they hold was touched.
         witness: insertion number and step of a journal row that is there if, and only if, the commit succeeded.
     """
 
@@ -41,11 +42,13 @@ class CoreTransaction(Transaction):
         self.is_long = False
         self.is_due = True
         self.wants_upkeep = False
+        self.is_news = False
         self.witness: tuple[int, int] | None = None
         self.after_commit: list[Callable[[], None]] = []
         self.claimed_blobs: dict[int, Blobs] = {}
         self.loaded_tags: dict[int, str] = {}
         self.resultless: set[int] = set()
+        self.held_elsewhere: set[int] = set()
 
     def execute(
         self, query: str, parameters: Mapping[str, Any] | None = None
@@ -61,6 +64,8 @@ class CoreTransaction(Transaction):
         for row in rows:
             if row.tags != "[]":
                 self.loaded_tags[row.seq] = row.tags
+            if row.owner is not None and row.owner not in self.context.own_owners:
+                self.held_elsewhere.add(row.seq)
         return rows
 
 

@@ -14,9 +14,9 @@ from psycopg import errors, generators, pq
 
 from penstock.backends.postgres.connection import BoundedConnection
 
-__all__ = ["Prepared", "roll_back"]
+__all__ = ["DONE", "Prepared", "command", "roll_back"]
 
-_DONE: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+DONE: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
 class Prepared:
@@ -71,13 +71,18 @@ class Prepared:
 
 def roll_back(connection: BoundedConnection) -> None:
     """End a failed transaction. psycopg would give up all prepared statements with it."""
+    command(connection, b"ROLLBACK")
+
+
+def command(connection: BoundedConnection, text: bytes) -> None:
+    """Run a command that has no parameters and whose answer does not matter."""
     with connection.lock:
-        connection.pgconn.send_query(b"ROLLBACK")
+        connection.pgconn.send_query(text)
         _check(connection.wait(generators.execute(connection.pgconn))[-1], connection)
 
 
 def _check(result: pq.abc.PGresult, connection: BoundedConnection) -> None:
-    if result.status not in _DONE:
+    if result.status not in DONE:
         raise errors.error_from_result(result, encoding=connection.info.encoding)
 
 

@@ -26,6 +26,7 @@ from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Pa
 from penstock.backends.postgres.context import Context
 from penstock.backends.postgres.gather import Gatherer
 from penstock.backends.postgres.herald import Herald
+from penstock.backends.postgres.hints import Hints
 from penstock.backends.postgres.journal import job_stats
 from penstock.backends.postgres.migrate import check_version
 from penstock.backends.postgres.start import Start
@@ -42,6 +43,7 @@ T = TypeVar("T")
 
 _MOST_COLLISIONS: Final = 20
 _RESOLVE_SECONDS: Final = 10.0
+_HINT_SECONDS: Final = 1.0
 
 
 class _RunAgainError(Exception):
@@ -79,6 +81,12 @@ class PostgresStore(Store):
         self._begin = self.context.sql.text(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
             + "".join(f"SET LOCAL {name} = '{value}'; " for name, value in settings.items())
+        )
+        self.hints = Hints(
+            schema,
+            self.context.lock_class,
+            None if pgbouncer else self._pool.conninfo(),
+            lambda send: self._read_once(send, Patience(_HINT_SECONDS, obeys_scope=False)),
         )
         self._start = Start(self.context, is_prepared=not pgbouncer)
         _stores.add(self)
@@ -198,6 +206,8 @@ class PostgresStore(Store):
             remember()
         if ticket is not None and listener is not None:
             self.herald.tell(ticket, tx.changes, listener)
+        if tx.is_news:
+            self.hints.sender.nudge(connection)
 
     def _resolve(self, xid: str, tx: PostgresTransaction, cause: psycopg.Error) -> None:
         """Find out whether a transaction was committed whose connection broke during COMMIT.
@@ -286,6 +296,8 @@ class PostgresStore(Store):
             self.herald.tell(
                 ticket, [plain.change_of(job, now) for job in jobs if job.id in stored], listener
             )
+        if stored:
+            self.hints.sender.nudge(connection)
         return plain.verdicts(jobs, stored, is_open=is_open)
 
     def _own_now(self) -> int | None:
@@ -365,6 +377,11 @@ class PostgresStore(Store):
         found: int | None = self.run(lambda connection: _value(connection, query))
         return found
 
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        if self._pool.is_closed:
+            raise QueueClosedError
+        return self.hints.watch(callback)
+
     def has_foreign_changes(self) -> bool:
         # The text changes whenever a transaction that wrote something ends, here or in another database.
         seen = self.run(lambda connection: str(_value(connection, "SELECT pg_current_snapshot()::text")))
@@ -376,6 +393,7 @@ class PostgresStore(Store):
         return self.run(lambda connection: bool(_value(connection, query)))
 
     def close(self) -> None:
+        self.hints.close()
         self._pool.close()
 
     def _patience(self) -> Patience:
@@ -394,6 +412,8 @@ def _after_fork() -> None:
         store._on_commit = None  # noqa: SLF001 - the parent's listeners stay with it
         store.herald.reset()
         store.gatherer.reset()
+        store.hints.reset()
+        store.context.own_owners = set()
 
 
 os.register_at_fork(after_in_child=_after_fork)

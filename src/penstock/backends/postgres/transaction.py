@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from psycopg import errors
 
-from penstock.backends._rows import Row, decode_strings, moment_at
+from penstock.backends._rows import Gate, Row, decode_strings, moment_at
 from penstock.backends._store import Blobs, DuplicateIdError
 from penstock.backends.base import Change
 from penstock.backends.postgres import bulk
@@ -154,10 +154,11 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
             self._insert_few(rows)
         else:
             self._insert_many(rows)
-        self._note_witness(rows)
+        self._note(rows)
         bulk.write_blobs(self, [row.seq for row in rows], blobs)
 
     def insert_plain(self, jobs: Sequence[Job]) -> None:
+        self.is_news = True
         if self.wants_changes or not jobs:
             super().insert_plain(jobs)
         elif len(jobs) >= _COPIED:
@@ -208,27 +209,34 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
     def save(self, rows: Sequence[Row]) -> None:
         if rows:
             self.execute(self.sql["save"], {"rows": _encode(rows).decode()})
-            self._note_witness(rows)
+            self._note(rows)
 
-    def _note_witness(self, rows: Sequence[Row]) -> None:
+    def _note(self, rows: Sequence[Row]) -> None:
         if rows:
             self.witness = (rows[-1].seq, rows[-1].n)
+            self.is_news = self.is_news or any(
+                row.gate == Gate.READY or row.seq in self.held_elsewhere for row in rows
+            )
 
     def complete_simple(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
         if not fences:
             return []
         # Sorted, so that two reports of the same jobs lock them in the same order.
         wanted = _encode(dict(sorted(fences.items()))).decode()
-        found = self.execute(self.sql["complete_simple"], {"fences": wanted, "now": self.now}).fetchall()
+        found = self.execute(
+            self.sql["complete_simple"],
+            {"fences": wanted, "now": self.now, "owners": list(self.context.own_owners)},
+        ).fetchall()
         if found:
             self.witness = (found[-1][1], found[-1][3])
+            self.is_news = self.is_news or any(each[5] for each in found)
         self.resultless.update(each[1] for each in found if not each[4])
         if self.wants_changes:
             self.changes += [self._completion(*each) for each in found]
         return [(job_id, seq, assignee) for job_id, seq, assignee, *_ in found]
 
     def _completion(self, *found: Any) -> Change:
-        job_id, _, assignee_id, _, _, kind, tags, source, attempt = found
+        job_id, _, assignee_id, _, _, _, kind, tags, source, attempt = found
         return Change(
             job_id=job_id,
             type=kind,
@@ -254,6 +262,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
                 }
                 for row in rows
             ]
+            self.is_news = self.is_news or any(row.gate == Gate.READY for row in rows)
             self.execute(self.sql["place"], {"rows": _encode(values).decode(), "now": self.now})
 
     def retag(self, row: Row) -> None:

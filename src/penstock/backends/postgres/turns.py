@@ -165,6 +165,7 @@ class TurnsTransaction(CoreTransaction):
         ]
 
     def put_owner(self, owner: Owner) -> None:
+        self.context.own_owners.add(owner.id)
         self.execute(
             self.text(
                 "INSERT INTO {schema}.owner (id, host, pid, started, beat_at)"

@@ -2,10 +2,10 @@
 -- them. A null attempt is any. `found` is a fence for the planner: each job is looked up by its id, never by going
 -- through all that are in flight. A row that changes meanwhile (n, fan) is left to the general way.
 WITH found AS MATERIALIZED (
-    SELECT job.seq, job.n
+    SELECT job.seq, job.n, job.owner
     FROM json_each_text(%(fences)s::json) AS named (id, attempt)
     CROSS JOIN LATERAL (
-        SELECT seq, n, key, fan, status, attempt FROM {schema}.job WHERE job.id = named.id OFFSET 0
+        SELECT seq, n, key, fan, status, attempt, owner FROM {schema}.job WHERE job.id = named.id OFFSET 0
     ) AS job
     WHERE job.key IS NULL
       AND job.fan = 0
@@ -29,7 +29,7 @@ done AS (
     WHERE job.seq = found.seq
       AND job.n = found.n
       AND job.fan = 0
-    RETURNING {job_columns}, job.attempt_ready_at
+    RETURNING {job_columns}, job.attempt_ready_at, found.owner AS holder
 ),
 journaled AS (
     INSERT INTO {schema}.journal_inbox (
@@ -45,5 +45,6 @@ journaled AS (
 )
 SELECT
     id, seq, assignee_id, n, EXISTS (SELECT FROM {schema}.result WHERE result.seq = done.seq),
+    holder IS NOT NULL AND holder <> ALL(%(owners)s::text[]),
     type, tags, from_status, attempt
 FROM done
