@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-from pathlib import Path
 
 import pytest
 
@@ -128,14 +127,13 @@ def _take_and_die(url: str) -> None:
 
 
 @pytest.mark.process
-def test_what_a_dead_process_left_open_is_put_back_once_and_in_order(tmp_path: Path) -> None:
+def test_what_a_dead_process_left_open_is_put_back_once_and_in_order(shared_url: str) -> None:
     """R10, R14, R15, C63."""
-    url = f"sqlite:///{tmp_path}/jobs.db"
-    with penstock.connect(url) as queue:
+    with penstock.connect(shared_url) as queue:
         documents = DocumentQueue(queue)
         first = documents.enqueue(*HERE, 1)
         second = documents.enqueue(*HERE, 2)
-        child = multiprocessing.get_context("spawn").Process(target=_take_and_die, args=(url,))
+        child = multiprocessing.get_context("spawn").Process(target=_take_and_die, args=(shared_url,))
         child.start()
         child.join()
         assert queue.get_job(first.id).status is JobStatus.RUNNING
