@@ -25,7 +25,7 @@ from penstock.backends._liveness import gone_owners, is_this_process, this_proce
 from penstock.backends._options import StoreOptions
 from penstock.backends._rows import Row, damage_named, encode_strings, job_of, micros_of, moment_at
 from penstock.backends._settlement import settle
-from penstock.backends._store import Blobs, Claim, Store, Transaction, tell
+from penstock.backends._store import Blobs, Claim, Store, Transaction, jobs_of, tell
 from penstock.backends._submission import PlainSubmission, Submission
 from penstock.backends.base import UNSET, Backend, Change, ClaimRequest, Failure, Retention, UnsetType
 from penstock.errors import (
@@ -170,7 +170,7 @@ class EngineBackend(Backend):
             decisions.start(row, assignee_id, None, Verb.RESTART, tx.now)
             self._save(tx, [row])
             settle(tx, [row])
-            return _jobs(tx, [row])[0]
+            return jobs_of(tx, [row])[0]
 
         return self._write(work)
 
@@ -179,11 +179,8 @@ class EngineBackend(Backend):
             return []
         tx.promote(max(PROMOTED_PER_CLAIM, claim.limit))
         if claim.job_ids is None:
-            rows = tx.claim(claim)
-            tell(tx, rows)
-        else:
-            rows = self._claim_listed(tx, claim, claim.job_ids)
-        return _jobs(tx, rows)
+            return tx.claim(claim)
+        return jobs_of(tx, self._claim_listed(tx, claim, claim.job_ids))
 
     def _claim_listed(self, tx: Transaction, claim: Claim, ids: tuple[str, ...]) -> list[Row]:
         wanted = set(claim.tags)
@@ -938,12 +935,3 @@ def _not_dead(row: Row) -> InvalidTransitionError:
         status=row.status,
         verb="redrive",
     )
-
-
-def _jobs(tx: Transaction, rows: Sequence[Row]) -> list[Job]:
-    if not rows:
-        return []
-    blobs = tx.blobs([row.seq for row in rows])
-    none = Blobs()
-    with damage_named():
-        return [job_of(row, *blobs.get(row.seq, none), tx.now) for row in rows]

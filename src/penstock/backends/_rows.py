@@ -5,7 +5,7 @@ Times are integer microseconds since 1970; `tags`, `key`, `after` and `after_any
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import IntEnum
@@ -22,6 +22,7 @@ from penstock.job import (
     FINAL,
     IN_FLIGHT,
     Job,
+    JobState,
     JobStatus,
     JournalEntry,
     Key,
@@ -388,6 +389,56 @@ def job_of(row: Row, payload: bytes, result: bytes | None, checkpoint: bytes | N
         attempt_started_at=attempt_started_at,
         updated_at=moment_at(row.updated_at),
         **unusual,
+    )
+
+
+# What is read of a job to claim it for the first time.
+FIRST_CLAIM_COLUMNS: Final = (
+    "id",
+    "type",
+    "tags",
+    "priority",
+    "created_at",
+    "ready_at",
+    "retry",
+    "execution",
+    "visibility",
+    "lifetime",
+)
+# Whether that is enough, as a condition in SQL: never touched since it was enqueued, and nothing special asked for.
+IS_USUAL: Final = " AND ".join(
+    [
+        "n = 1 AND attempt = 0 AND started_at IS NULL",
+        *(
+            f"{name} IS NULL" if value is None else f"{name} = {value!r}"
+            for name, value in zip(COLUMNS[_FIRST_UNUSUAL:], _USUAL, strict=True)
+        ),
+    ]
+)
+
+
+def first_claim(values: Sequence[Any], payload: bytes | None, assignee_id: str, now: int) -> Job:
+    """Return a usual job as its first claim leaves it: what `job_of` would, at half the cost. Claims live by it."""
+    id_, type_, tags, priority, created_at, ready_at, retry, execution, visibility, lifetime = values
+    at = moment_at(now)
+    return Job(
+        id=id_,
+        type=type_,
+        payload=payload or b"",
+        tags=() if tags == NO_STRINGS else decode_strings(tags),
+        priority=_PRIORITY[priority],
+        retry=None if retry is None else decode_policy(retry),
+        timeouts=timeouts_of(execution, visibility, lifetime),
+        status=JobStatus.RUNNING,
+        state=JobState.RUNNING,
+        attempt=1,
+        assignee_id=assignee_id,
+        assigned_at=at,
+        created_at=moment_at(created_at),
+        scheduled_at=moment_at(ready_at),
+        started_at=at,
+        attempt_started_at=at,
+        updated_at=at,
     )
 
 

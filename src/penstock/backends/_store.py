@@ -15,7 +15,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from penstock.backends._rows import Gate, Row, decode_key, decode_strings, moment_at, row_of
+from penstock.backends._rows import (
+    Gate,
+    Row,
+    damage_named,
+    decode_key,
+    decode_strings,
+    job_of,
+    moment_at,
+    row_of,
+)
 from penstock.backends.base import Change
 from penstock.job import Job, JobStats, JobStatus, JournalEntry
 from penstock.lifecycle import Verb
@@ -246,8 +255,8 @@ class Transaction(ABC):
         """Move up to `limit` delayed jobs that are due into the ready set, most urgent first; return how many."""
 
     @abstractmethod
-    def claim(self, claim: Claim) -> list[Row]:
-        """Select and claim in one step; rows in selection order, RUNNING, journaled. `claim.job_ids` is None."""
+    def claim(self, claim: Claim) -> list[Job]:
+        """Select and claim in one step; jobs in selection order, RUNNING, journaled, told. `claim.job_ids` is None."""
 
     @abstractmethod
     def renew(self, assignee_id: str, attempts: dict[str, int] | None) -> int:
@@ -351,6 +360,16 @@ class DuplicateIdError(Exception):
         super().__init__(*self.ids)
 
 
+def jobs_of(tx: Transaction, rows: Sequence[Row]) -> list[Job]:
+    """Return the jobs of rows, with their blobs."""
+    if not rows:
+        return []
+    blobs = tx.blobs([row.seq for row in rows])
+    none = Blobs()
+    with damage_named():
+        return [job_of(row, *blobs.get(row.seq, none), tx.now) for row in rows]
+
+
 def plain_change(job: Job, now: int) -> Change:
     """Return what listeners are told of a plain job just inserted."""
     return Change(
@@ -365,6 +384,22 @@ def plain_change(job: Job, now: int) -> Change:
         assignee_id=None,
         at=moment_at(now),
         available=True,
+    )
+
+
+def claim_change(job: Job, source: str) -> Change:
+    """Return what listeners are told of a job just claimed, whose status was `source`."""
+    return Change(
+        job_id=job.id,
+        type=job.type,
+        key=job.key,
+        tags=job.tags,
+        verb=Verb.CLAIM,
+        from_status=JobStatus(source),
+        status=JobStatus.RUNNING,
+        attempt=job.attempt,
+        assignee_id=job.assignee_id,
+        at=job.updated_at,  # type: ignore[arg-type]  # the claim's own moment
     )
 
 

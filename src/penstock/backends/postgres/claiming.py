@@ -6,9 +6,10 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 from penstock.backends._rows import COLUMNS, Row
-from penstock.backends._store import Blobs, Claim, tell
+from penstock.backends._store import Blobs, Claim, jobs_of, tell
 from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.floors import Lane, parameters
+from penstock.job import Job
 
 __all__ = ["ClaimingTransaction"]
 
@@ -36,7 +37,12 @@ class ClaimingTransaction(CoreTransaction):
             tell(self, [Row(*values) for values in found], verb="available")
         return len(found)
 
-    def claim(self, claim: Claim) -> list[Row]:
+    def claim(self, claim: Claim) -> list[Job]:
+        rows = self._claim(claim)
+        tell(self, rows)
+        return jobs_of(self, rows)
+
+    def _claim(self, claim: Claim) -> list[Row]:
         if claim.key is not None:
             return self._take(
                 "key", claim, tags=list(claim.tags), types=_optional(claim.types), key=claim.key

@@ -13,14 +13,15 @@ from typing import Any, Final
 
 import apsw
 
-from penstock.backends._rows import COLUMNS
+from penstock.backends._rows import FIRST_CLAIM_COLUMNS, IS_USUAL
 from penstock.backends._store import Claim
 from penstock.backends.sqlite.connection import fetch
 
 __all__ = ["TAKE", "rarest_tag", "selection"]
 
 _ORDER: Final = "ORDER BY priority, order_at, seq LIMIT :limit"
-_SELECT: Final = f"""SELECT {", ".join(f"job.{name}" for name in COLUMNS)}, payload.data, result.data, checkpoint.data
+_SELECT: Final = f"""SELECT job.seq, {IS_USUAL} AND result.seq IS NULL AND checkpoint.seq IS NULL, payload.data, job.status,
+    {", ".join(f"job.{name}" for name in FIRST_CLAIM_COLUMNS)}
 FROM ({{candidates}}) AS candidate
 CROSS JOIN job ON job.seq = candidate.seq
 LEFT JOIN payload ON payload.seq = job.seq

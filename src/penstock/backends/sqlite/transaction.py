@@ -14,16 +14,17 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from penstock.backends._decisions import start
 from penstock.backends._rows import (
     COLUMNS,
     NO_STRINGS,
     Gate,
     Row,
+    damage_named,
     decode_strings,
     encode_policy,
     encode_strings,
     encode_timeouts,
+    first_claim,
     moment_at,
 )
 from penstock.backends._store import (
@@ -33,6 +34,8 @@ from penstock.backends._store import (
     Edge,
     Owner,
     Transaction,
+    claim_change,
+    jobs_of,
     plain_change,
     tell,
 )
@@ -110,7 +113,8 @@ _COMPLETE_SIMPLE: Final = """UPDATE OR FAIL job SET
 FROM json_each(?1) AS fence
 WHERE job.id = fence.key AND job.key IS NULL AND job.fan = 0 AND job.status IN ('running', 'cancelling')
     AND (fence.value IS NULL OR job.attempt = fence.value)
-RETURNING id, seq, assignee_id, type, tags, from_status, attempt"""
+RETURNING id, seq, assignee_id"""
+_COMPLETE_AND_TELL: Final = f"{_COMPLETE_SIMPLE}, type, tags, from_status, attempt"
 _PLACE: Final = "UPDATE job SET gate = ?, ready_at = ?, unmet = ? WHERE seq = ?"
 _placed_values = attrgetter("gate", "ready_at", "unmet", "seq")
 _PROMOTE: Final = (
@@ -155,7 +159,6 @@ class SqliteTransaction(Transaction):
         self.wants_changes = wants_changes
         self.changes: list[Change] = []
         self.journaled = 0
-        self._blobs: dict[int, Blobs] = {}  # read along with a claim
 
     # -- finding rows -------------------------------------------------------------------------------------------
 
@@ -232,8 +235,6 @@ class SqliteTransaction(Transaction):
         )
 
     def blobs(self, seqs: Collection[int]) -> dict[int, Blobs]:
-        if all(seq in self._blobs for seq in seqs):
-            return self._blobs
         return fetch_blobs(self.cursor, seqs)
 
     # -- writing rows -------------------------------------------------------------------------------------------
@@ -278,25 +279,27 @@ class SqliteTransaction(Transaction):
         self.journaled += len(rows)
 
     def complete_simple(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
-        found = fetch(self.cursor, _COMPLETE_SIMPLE, (_encode(fences).decode(), self.now))
+        query = _COMPLETE_AND_TELL if self.wants_changes else _COMPLETE_SIMPLE
+        found = fetch(self.cursor, query, (_encode(fences).decode(), self.now))
         self.journaled += len(found)
-        if self.wants_changes:
-            at = moment_at(self.now)
-            self.changes += [
-                Change(
-                    job_id=job_id,
-                    type=type_,
-                    key=None,
-                    tags=decode_strings(tags),
-                    verb=Verb.COMPLETE,
-                    from_status=JobStatus(source),
-                    status=JobStatus.COMPLETED,
-                    attempt=attempt,
-                    assignee_id=assignee_id,
-                    at=at,
-                )
-                for job_id, _, assignee_id, type_, tags, source, attempt in found
-            ]
+        if not self.wants_changes:
+            return found
+        at = moment_at(self.now)
+        self.changes += [
+            Change(
+                job_id=job_id,
+                type=type_,
+                key=None,
+                tags=decode_strings(tags),
+                verb=Verb.COMPLETE,
+                from_status=JobStatus(source),
+                status=JobStatus.COMPLETED,
+                attempt=attempt,
+                assignee_id=assignee_id,
+                at=at,
+            )
+            for job_id, _, assignee_id, type_, tags, source, attempt in found
+        ]
         return [(job_id, seq, assignee_id) for job_id, seq, assignee_id, *_ in found]
 
     def place(self, rows: Sequence[Row]) -> None:
@@ -445,29 +448,45 @@ class SqliteTransaction(Transaction):
         tell(self, rows, verb="available")
         return len(rows)
 
-    def claim(self, claim: Claim) -> list[Row]:
+    def claim(self, claim: Claim) -> list[Job]:
         if len(claim.tags) > 1 and claim.key is None:
             first, rest = self._rarest(claim.tags, "ready_tag")
             claim = claim._replace(tags=(first, *rest))
-        query, parameters = selection(claim)
-        rows: list[Row] = []
-        for *values, payload, result, checkpoint in fetch(self.cursor, query, parameters):
-            row = Row(*values)
-            start(row, claim.assignee_id, claim.owner, Verb.CLAIM, self.now)
-            rows.append(row)
-            self._blobs[row.seq] = Blobs(payload or b"", result, checkpoint)
-        if rows:
-            self.cursor.execute(
-                TAKE,
-                {
-                    "assignee": claim.assignee_id,
-                    "now": self.now,
-                    "owner": claim.owner,
-                    "seqs": _json([row.seq for row in rows]),
-                },
-            )
-        self.journaled += len(rows)
-        return rows
+        found = fetch(self.cursor, *selection(claim))
+        if not found:
+            return []
+        self.cursor.execute(
+            TAKE,
+            {
+                "assignee": claim.assignee_id,
+                "now": self.now,
+                "owner": claim.owner,
+                "seqs": _json([seq for seq, *_ in found]),
+            },
+        )
+        self.journaled += len(found)
+        jobs = self._claimed(found, claim.assignee_id)
+        if self.wants_changes:
+            self.changes += [
+                claim_change(job, status) for job, (_, _, _, status, *_) in zip(jobs, found, strict=True)
+            ]
+        return jobs
+
+    def _claimed(self, found: list[tuple[Any, ...]], assignee_id: str) -> list[Job]:
+        """Return the jobs that a claim took; only those with a past are read whole."""
+        now = self.now
+        with damage_named():
+            jobs = {
+                seq: first_claim(values, payload, assignee_id, now)
+                for seq, is_usual, payload, _, *values in found
+                if is_usual
+            }
+        if len(jobs) == len(found):
+            return list(jobs.values())
+        others = list(self.rows_by_seq([seq for seq, *_ in found if seq not in jobs]).values())
+        for row, job in zip(others, jobs_of(self, others), strict=True):
+            jobs[row.seq] = job
+        return [jobs[seq] for seq, *_ in found]
 
     def renew(self, assignee_id: str, attempts: dict[str, int] | None) -> int:
         held = self.rows_in_flight(assignee_id) if attempts is None else self.rows(attempts).values()
