@@ -53,14 +53,19 @@ def explained(backend, work):
         pass
 
     def look(tx):
-        execute = tx.execute
+        tx.open()
+        execute, query = tx.execute, tx.query
 
         def explain(query, parameters=None):
             if query.lstrip().startswith(("SELECT", "WITH")) and "pg_advisory" not in query:
                 plans.append((query, generic_plan(tx.connection, query, parameters or {})))
             return execute(query, parameters)
 
-        tx.execute = explain
+        def explain_prepared(statement, values):
+            plans.append((statement.source, generic_plan(tx.connection, statement.source, values)))
+            return query(statement, values)
+
+        tx.execute, tx.query = explain, explain_prepared
         work(tx)
         raise UndoneError
 

@@ -8,10 +8,12 @@ from typing import Any, Final
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.backends import _arguments as arguments
-from penstock.backends._engine import EngineBackend
+from penstock.backends._engine import PROMOTED_PER_CLAIM, EngineBackend
 from penstock.backends._options import StoreOptions, read_options
+from penstock.backends._store import Claim, Transaction
 from penstock.backends.postgres.statements import checked_schema
 from penstock.backends.postgres.store import PostgresStore
+from penstock.backends.postgres.transaction import PostgresTransaction
 from penstock.clock import Clock
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import Job
@@ -62,6 +64,11 @@ class PostgresBackend(EngineBackend):
             self._store.enqueue(job)
             return job.id
         return super().enqueue_job(job)
+
+    def _claim(self, tx: Transaction, claim: Claim) -> list[Job]:
+        if claim.job_ids is not None or claim.types == () or not isinstance(tx, PostgresTransaction):
+            return super()._claim(tx, claim)
+        return tx.claim_due(claim, max(PROMOTED_PER_CLAIM, claim.limit))
 
     def __repr__(self) -> str:
         return f"<PostgresBackend {self._place}>"

@@ -15,7 +15,8 @@ import msgspec
 
 from penstock.backends._rows import Gate, Row, encode_policy, encode_strings, encode_timeouts
 from penstock.backends._store import Blobs
-from penstock.backends.postgres.core import CoreTransaction, numbers
+from penstock.backends.postgres.core import CoreTransaction
+from penstock.backends.postgres.fast import numbers
 from penstock.job import Job
 from penstock.policy import RetryPolicy, Timeouts
 

@@ -15,6 +15,7 @@ from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
 import psycopg
+from psycopg.abc import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.backends.postgres import faults
@@ -82,6 +83,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
     deadline: float = float("inf")
     prepared_by_hand: set[bytes]
+    loaders: dict[bytes, Transformer]
 
     def wait(self, gen: Generator[Any, Any, RV], *args: Any, **options: Any) -> RV:
         return super().wait(_until(gen, self), *args, **options)
@@ -229,6 +231,7 @@ class Pool:
                     connect_timeout=max(2, int(min(patience.left(), self._timeout))),
                 )
                 connection.prepared_by_hand = set()
+                connection.loaders = {}
                 return connection
             except psycopg.Error as error:
                 worth_trying = faults.is_disconnect(error) and _may_pass(error)

@@ -19,7 +19,7 @@ from penstock.backends._store import Blobs, DuplicateIdError
 from penstock.backends.base import Change
 from penstock.backends.postgres import bulk
 from penstock.backends.postgres.claiming import ClaimingTransaction
-from penstock.backends.postgres.core import numbers
+from penstock.backends.postgres.fast import numbers, texts
 from penstock.backends.postgres.plain import plain_row
 from penstock.backends.postgres.turns import TurnsTransaction
 from penstock.job import Job, JobStatus
@@ -106,10 +106,6 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         )
 
     def blobs(self, seqs: Collection[int]) -> dict[int, Blobs]:
-        wanted = list(seqs)
-        known = {seq: self.claimed_blobs[seq] for seq in wanted if seq in self.claimed_blobs}
-        if len(known) == len(wanted):
-            return known
         found = self.execute(
             self.text(
                 "SELECT wanted.seq, payload.data, result.data, checkpoint.data"
@@ -118,7 +114,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
                 " LEFT JOIN {schema}.result ON result.seq = wanted.seq"
                 " LEFT JOIN {schema}.checkpoint ON checkpoint.seq = wanted.seq"
             ),
-            {"seqs": numbers(wanted)},
+            {"seqs": numbers(seqs)},
         )
         return {seq: Blobs(payload or b"", result, checkpoint) for seq, payload, result, checkpoint in found}
 
@@ -223,20 +219,26 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
             return []
         # Sorted, so that two reports of the same jobs lock them in the same order.
         wanted = _encode(dict(sorted(fences.items()))).decode()
-        found = self.execute(
-            self.sql["complete_simple"],
-            {"fences": wanted, "now": self.now, "owners": list(self.context.own_owners)},
-        ).fetchall()
-        if found:
-            self.witness = (found[-1][1], found[-1][3])
-            self.is_news = self.is_news or any(each[5] for each in found)
-        self.resultless.update(each[1] for each in found if not each[4])
+        found = self.query(
+            self.context.complete_simple,
+            {"fences": wanted, "now": self.own_now(), "owners": texts(self.context.own_owners)},
+        )
+        if not found:
+            return []
+        done = []
+        for _, _, _, seq, _, job_id, assignee_id, has_result, is_held_elsewhere, *_ in found:
+            done.append((job_id, seq, assignee_id))
+            if not has_result:
+                self.resultless.add(seq)
+            if is_held_elsewhere:
+                self.is_news = True
+        self.witness = (found[-1][3], found[-1][4])
         if self.wants_changes:
             self.changes += [self._completion(*each) for each in found]
-        return [(job_id, seq, assignee) for job_id, seq, assignee, *_ in found]
+        return done
 
     def _completion(self, *found: Any) -> Change:
-        job_id, _, assignee_id, _, _, _, kind, tags, source, attempt = found
+        job_id, assignee_id, _, _, kind, tags, source, attempt = found[5:]
         return Change(
             job_id=job_id,
             type=kind,

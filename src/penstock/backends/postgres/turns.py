@@ -7,7 +7,8 @@ from typing import Any
 
 from penstock.backends._rows import Row
 from penstock.backends._store import Edge, Owner
-from penstock.backends.postgres.core import CoreTransaction, numbers
+from penstock.backends.postgres.core import CoreTransaction
+from penstock.backends.postgres.fast import numbers
 
 __all__ = ["TurnsTransaction"]
 

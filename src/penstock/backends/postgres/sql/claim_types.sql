@@ -2,10 +2,11 @@
 -- Candidates are read before they are locked, so beside other claims the choice may come out short; then the caller
 -- asks claim_filtered, which looks through the whole ready set.
 picked AS MATERIALIZED (
-    SELECT job.seq
+    SELECT job.seq, {is_usual} AS is_usual, candidate.now
     FROM (
-        SELECT found.seq, found.priority, found.order_at
-        FROM unnest(%(types)s::text[]) AS wanted (type)
+        SELECT found.seq, found.priority, found.order_at, moment.now
+        FROM moment
+        CROSS JOIN unnest(%(types)s::text[]) AS wanted (type)
         CROSS JOIN LATERAL (
             SELECT first.seq, first.priority, first.order_at
             FROM generate_series(0, 4) AS level
@@ -18,6 +19,7 @@ picked AS MATERIALIZED (
             ) AS first
             LIMIT %(limit)s
         ) AS found
+        WHERE NOT moment.is_due
         ORDER BY found.priority, found.order_at, found.seq
         LIMIT %(limit)s
     ) AS candidate
@@ -26,4 +28,4 @@ picked AS MATERIALIZED (
     WHERE job.gate IS NOT DISTINCT FROM 0
     ORDER BY candidate.priority, candidate.order_at, candidate.seq
     FOR UPDATE OF job SKIP LOCKED
-)
+),
