@@ -15,7 +15,7 @@ import msgspec
 from psycopg import errors
 
 from penstock.backends._rows import Gate, Row, decode_strings, moment_at
-from penstock.backends._store import Blobs, DuplicateIdError
+from penstock.backends._store import Blobs, DuplicateIdError, plain_change
 from penstock.backends.base import Change
 from penstock.backends.postgres import bulk
 from penstock.backends.postgres.claiming import ClaimingTransaction
@@ -154,10 +154,10 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         bulk.write_blobs(self, [row.seq for row in rows], blobs)
 
     def insert_plain(self, jobs: Sequence[Job]) -> None:
+        if not jobs:
+            return
         self.is_news = True
-        if self.wants_changes or not jobs:
-            super().insert_plain(jobs)
-        elif len(jobs) >= _COPIED:
+        if len(jobs) >= _COPIED:
             seqs = self.reserve(len(jobs))
             with self._taken_ids_named([job.id for job in jobs]):
                 bulk.copy_plain(self, jobs, seqs)
@@ -171,6 +171,8 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
             stored = set((found.fetchone() or (True, ()))[1])
             if len(stored) < len(jobs):
                 raise DuplicateIdError([job.id for job in jobs if job.id not in stored])
+        if self.wants_changes:
+            self.changes += [plain_change(job, self.now) for job in jobs]
 
     def _insert_few(self, rows: Sequence[Row]) -> None:
         stored = self.execute(
