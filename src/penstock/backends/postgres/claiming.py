@@ -15,6 +15,7 @@ from penstock.job import Job
 __all__ = ["ClaimingTransaction"]
 
 _FIRST_PROBE: Final = 64
+_SPARE_CANDIDATES: Final = 1_000
 
 #: What a claim statement tells of each job, after the transaction's own facts:
 #: seq, n, order_at, from_status, is_usual, payload, and the columns of `first_claim`, of which the fourth is the priority.
@@ -52,7 +53,9 @@ class ClaimingTransaction(CoreTransaction):
         A claim that opens the transaction finds out by itself whether there are any (see `_take`).
         """
         self._promoted = promoted
-        if self.is_open or len(claim.tags) > 1:
+        if len(claim.tags) > 1 and claim.key is None:
+            self._leading_tag(claim.tags)  # may have to ask, and so open the transaction
+        if self.is_open:
             self.promote(promoted)
         return self.claim(claim)
 
@@ -90,7 +93,7 @@ class ClaimingTransaction(CoreTransaction):
         if claim.key is not None:
             return self._take("key", claim, tags=texts(claim.tags), types=types, key=claim.key)
         if claim.tags:
-            tag = self.rarest_tag(claim.tags, "ready_tag")
+            tag = self._leading_tag(claim.tags)
             others = texts(each for each in claim.tags if each != tag)
             lane = ("tag", claim.tags, tag, claim.types)
             return self._claim_in_lane("tag", claim, lane, tag=tag, tags=others, types=types)
@@ -98,10 +101,11 @@ class ClaimingTransaction(CoreTransaction):
             return self._claim_in_lane("any", claim, "any")
         if len(claim.types) == 1:
             return self._claim_in_lane("type", claim, ("type", claim.types), type=claim.types[0])
-        found = self._take("types", claim, types=types)
+        found = self._take("types", claim, types=types, width=claim.limit)
         if len(found) < claim.limit:
             # Others may have taken the candidates between reading and locking them.
-            found = _in_order(found + self._take("filtered", claim, len(found), types=types))
+            width = claim.limit + _SPARE_CANDIDATES
+            found = _in_order(found + self._take("types", claim, len(found), types=types, width=width))
         return found
 
     def _claim_in_lane(self, name: str, claim: Claim, kind: Hashable, **filters: Any) -> list[_Found]:
@@ -138,6 +142,17 @@ class ClaimingTransaction(CoreTransaction):
 
     def _ask(self, name: str, values: dict[str, Any]) -> list[_Found]:
         return self.query(self.context.claims[name], {**values, "now": self.own_now(), "since": self.since()})
+
+    def _leading_tag(self, tags: tuple[str, ...]) -> str:
+        """Return the tag along which to look: the rarest, as far as is known. The answer holds for a while."""
+        if len(tags) == 1:
+            return tags[0]
+        floors = self.context.floors
+        known = floors.leading_tag(tags)
+        if known is None:
+            known = self.rarest_tag(tags, "ready_tag")
+            floors.note_leading_tag(tags, known)
+        return known
 
     def rarest_tag(self, tags: Sequence[str], table: str) -> str:
         """Return the tag with the fewest rows. Costs no more than a few times that number of rows."""

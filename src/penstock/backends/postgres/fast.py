@@ -18,7 +18,7 @@ from psycopg.adapt import Transformer
 
 from penstock.backends.postgres.connection import BoundedConnection
 
-__all__ = ["DONE", "Prepared", "command", "numbers", "roll_back", "texts"]
+__all__ = ["DONE", "Prepared", "command", "forget", "numbers", "roll_back", "texts"]
 
 DONE: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 _TEXT: Final = 0
@@ -158,6 +158,12 @@ def command(connection: BoundedConnection, text: bytes) -> None:
 def numbers(values: Iterable[int]) -> str:
     """Return whole numbers as the text of an SQL array: the driver takes 3 µs for each, this a tenth."""
     return "{" + ",".join(map(str, values)) + "}"
+
+
+def forget(connection: BoundedConnection) -> None:
+    """Give up what was prepared, as psycopg may have done when it rolled back to a savepoint."""
+    command(connection, b"DEALLOCATE ALL")
+    connection.prepared_by_hand.clear()
 
 
 def texts(values: Iterable[str]) -> str:

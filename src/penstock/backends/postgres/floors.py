@@ -73,6 +73,17 @@ class Floors:
         self._lanes: dict[Hashable, Lane] = {}
         self._promoted = -1
         self._all_promoted_at = float("-inf")
+        self._leading_tags: dict[tuple[str, ...], tuple[str, float]] = {}
+
+    def leading_tag(self, tags: tuple[str, ...]) -> str | None:
+        """Return which of several tags was the rarest a moment ago; None if that has to be found out (again)."""
+        tag, until = self._leading_tags.get(tags, (None, 0.0))
+        return tag if time.monotonic() < until else None
+
+    def note_leading_tag(self, tags: tuple[str, ...], tag: str) -> None:
+        if len(self._leading_tags) >= _MOST_LANES:
+            self._leading_tags = {}
+        self._leading_tags[tags] = (tag, time.monotonic() + _FULL_LOOK_EVERY)
 
     def lane(self, kind: Hashable) -> Lane | None:
         if not self._enabled:

@@ -59,12 +59,14 @@ class Statements:
             "assignments": ",\n        ".join(f"{name} = given.{name}" for name in SAVED),
             "journal_columns": ", ".join(JOURNAL_COLUMNS),
             "now": NOW,
+            "lowest": "(-9223372036854775807)",
+            "highest": "9223372036854775807",
         }
         self._ready: dict[str, str] = {}
         moment, lanes, take = self["moment"], self["lanes"], self["claim_take"]
         self.claims = {
             name: f"WITH {moment} {self.filled(f'claim_{name}', lanes=lanes)} {take}"
-            for name in ("any", "type", "types", "tag", "key", "filtered")
+            for name in ("any", "type", "types", "tag", "key")
         }
         self.select = self.text("SELECT {job_columns} FROM {schema}.job ")
 

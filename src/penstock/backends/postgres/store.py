@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from penstock.backends._rows import Row
-from penstock.backends._store import Blobs, Store, Transaction
+from penstock.backends._store import Blobs, Store, Transaction, plain_change
 from penstock.backends.base import Change
 from penstock.backends.postgres import fast, faults, plain, reading
 from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Patience, Pool, server_limits
@@ -292,9 +292,7 @@ class PostgresStore(Store):
                 self.herald.withdraw(ticket)
             raise
         if ticket is not None and listener is not None:
-            self.herald.tell(
-                ticket, [plain.change_of(job, now) for job in jobs if job.id in stored], listener
-            )
+            self.herald.tell(ticket, [plain_change(job, now) for job in jobs if job.id in stored], listener)
         if stored:
             self.hints.sender.nudge(connection)
         return plain.verdicts(jobs, stored, is_open=is_open)

@@ -17,7 +17,7 @@ from psycopg import errors
 from penstock.backends._rows import Gate, Row, decode_strings, moment_at
 from penstock.backends._store import Blobs, DuplicateIdError, plain_change
 from penstock.backends.base import Change
-from penstock.backends.postgres import bulk
+from penstock.backends.postgres import bulk, fast
 from penstock.backends.postgres.claiming import ClaimingTransaction
 from penstock.backends.postgres.fast import numbers, texts
 from penstock.backends.postgres.plain import plain_row
@@ -196,6 +196,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
             with self.connection.transaction():
                 yield
         except errors.UniqueViolation:
+            fast.forget(self.connection)
             taken = self.execute(
                 self.text("SELECT id FROM {schema}.job WHERE id = ANY(%(ids)s::text[])"), {"ids": list(ids)}
             )

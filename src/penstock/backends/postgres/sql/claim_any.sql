@@ -6,7 +6,9 @@ picked AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT job.seq, {is_usual} AS is_usual
         FROM {schema}.job
-        WHERE job.gate = 0
+        -- `gate = 0`, said so that of all indexes only job_ready fits, whatever the statistics say.
+        WHERE job.gate >= 0
+          AND job.gate < 1
           AND job.priority = lane.priority
           AND (job.order_at, job.seq) > (span.low_at, span.low_seq)
           AND (job.order_at, job.seq) <= (span.high_at, span.high_seq)

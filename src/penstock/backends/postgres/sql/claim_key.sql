@@ -7,7 +7,8 @@ picked AS MATERIALIZED (
       AND job.key = %(key)s
       AND job.closed = 0
       AND (job.gate IS NULL OR job.gate <> 2)
-      AND job.gate = 0
+      -- Written so that no index of the ready set fits: it could be large, the key is not.
+      AND job.gate IS NOT DISTINCT FROM 0
       AND (%(types)s::text[] IS NULL OR job.type = ANY(%(types)s::text[]))
       AND job.tags::jsonb ?& %(tags)s::text[]
     ORDER BY job.priority, job.order_at, job.seq

@@ -1,11 +1,11 @@
--- As claim_any, for jobs of one type.
+-- As claim_any, for jobs of one type. `gate <= 0` is `gate = 0`, said so that of all indexes only job_ready_type fits.
 picked AS MATERIALIZED (
     SELECT found.seq, found.is_usual, moment.now
     {lanes}
     CROSS JOIN LATERAL (
         SELECT job.seq, {is_usual} AS is_usual
         FROM {schema}.job
-        WHERE job.gate = 0
+        WHERE job.gate <= 0
           AND job.type = %(type)s
           AND job.priority = lane.priority
           AND (job.order_at, job.seq) > (span.low_at, span.low_seq)

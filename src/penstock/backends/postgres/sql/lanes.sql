@@ -10,11 +10,11 @@ FROM moment
     CROSS JOIN LATERAL (
         SELECT
             CASE
-                WHEN floor.is_void THEN -4611686018427387904
+                WHEN floor.is_void THEN {lowest}
                 WHEN lane.is_back THEN LEAST(lane.floor_at, moment.now - %(look_back)s::bigint)
                 ELSE lane.floor_at
             END,
             CASE WHEN lane.is_back THEN 0 ELSE lane.floor_seq END,
-            CASE WHEN lane.is_back THEN lane.floor_at ELSE 9223372036854775807 END,
-            CASE WHEN lane.is_back THEN lane.floor_seq ELSE 9223372036854775807 END
+            CASE WHEN lane.is_back THEN lane.floor_at ELSE {highest} END,
+            CASE WHEN lane.is_back THEN lane.floor_seq ELSE {highest} END
     ) AS span (low_at, low_seq, high_at, high_seq)
