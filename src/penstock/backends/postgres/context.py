@@ -37,18 +37,18 @@ class Context:
             tagged: self.sql.filled("enqueue", tagging=self._tagging(tagged)) for tagged in (False, True)
         }
         self.enqueue_prepared = {
-            tagged: Prepared(f"penstock_enqueue_{schema}_{int(tagged)}", text)
+            tagged: Prepared(f"penstock_enqueue_{int(tagged)}", text)
             for tagged, text in self._enqueue.items()
         }
         self._enqueue_many = {
             tagged: self.sql.filled("enqueue_many", tagging=self._tagging(tagged)) for tagged in (False, True)
         }
         self.claims = {
-            name: Prepared(f"penstock_claim_{schema}_{name}", text) for name, text in self.sql.claims.items()
+            name: Prepared(f"penstock_claim_{name}", text) for name, text in self.sql.claims.items()
         }
-        self.complete_simple = Prepared(f"penstock_complete_{schema}", self.sql["complete_simple"])
+        self.complete_simple = Prepared("penstock_complete", self.sql["complete_simple"])
         self.start = Prepared(
-            f"penstock_start_{schema}", self.sql.filled("start", since="%(since)s", own_now="%(own_now)s")
+            "penstock_start", self.sql.filled("start", since="%(since)s", own_now="%(own_now)s")
         )
         self.insert = self.sql.filled(
             "insert", tagging=self.sql["tagging"], journal_new=self.sql["journal_new"]

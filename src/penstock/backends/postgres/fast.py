@@ -28,7 +28,8 @@ _BINARY: Final = 1
 class Prepared:
     """A statement with named parameters, prepared once on each connection that runs it.
 
-    Values are numbers, text, bytes or None; an array is given as text (`numbers`, `texts`).
+    Values are numbers, text, bytes or None; an array is given as text (`numbers`, `texts`). A connection serves one
+    schema, so the name need not tell which; the server knows only 63 characters of it.
     """
 
     def __init__(self, name: str, text: str) -> None:
@@ -131,6 +132,7 @@ class Prepared:
         else:
             transformer.set_pgresult(result, set_loaders=False)
         rows: list[tuple[Any, ...]] = transformer.load_rows(0, result.ntuples, tuple)
+        transformer.set_pgresult(None, set_loaders=False)  # let go of what may be large
         return rows
 
 
