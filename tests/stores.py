@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -16,7 +17,7 @@ import penstock
 from penstock.backends.base import Backend
 from penstock.testing import ModelBackend
 
-__all__ = ["STORES", "Stores", "make_backend", "new_store", "postgres_url"]
+__all__ = ["STORES", "Stores", "make_backend", "new_store", "postgres_database", "postgres_url"]
 
 STORES = ["model", "memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
@@ -67,6 +68,22 @@ def postgres_url() -> Iterator[str]:
     yield server.get_uri()
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+_databases = itertools.count(1)
+
+
+@pytest.fixture
+def postgres_database(postgres_url: str) -> Iterator[str]:
+    """The address of an empty database, for tests that know a store by nothing but its url."""
+    import psycopg
+
+    name = f"test_{os.getpid()}_{next(_databases)}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    yield urlsplit(postgres_url)._replace(path=f"/{name}").geturl()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 _schemas = itertools.count(1)

@@ -2,12 +2,18 @@
 
 import re
 import time
+from datetime import timedelta
 
 import psycopg
 import pytest
 
-from penstock.backends._store import Claim
+import penstock
+from penstock.backends._store import Claim, DuplicateIdError
+from penstock.backends.postgres import fast
+from penstock.backends.postgres.connection import Patience
+from penstock.backends.postgres.floors import lanes
 from penstock.job import Job, Priority
+from penstock.testing import ManualClock
 
 
 def claim(**filters):
@@ -53,14 +59,19 @@ def explained(backend, work):
         pass
 
     def look(tx):
-        execute = tx.execute
+        tx.open()
+        execute, query = tx.execute, tx.query
 
         def explain(query, parameters=None):
             if query.lstrip().startswith(("SELECT", "WITH")) and "pg_advisory" not in query:
                 plans.append((query, generic_plan(tx.connection, query, parameters or {})))
             return execute(query, parameters)
 
-        tx.execute = explain
+        def explain_prepared(statement, values):
+            plans.append((statement.source, generic_plan(tx.connection, statement.source, values)))
+            return query(statement, values)
+
+        tx.execute, tx.query = explain, explain_prepared
         work(tx)
         raise UndoneError
 
@@ -214,6 +225,111 @@ def test_dead_rows_under_a_held_snapshot_do_not_slow_claims(open_store, postgres
         )
 
 
+FORMS = {
+    "all": ("any", {}),
+    "type": ("type", {"type": "rare"}),
+    "types": ("types", {"types": "{rare,nobody}", "width": 10}),
+    "types, again": ("types", {"types": "{rare,nobody}", "width": 1_010}),
+    "common": ("tag", {"tag": "common", "tags": "{}", "types": None}),
+    "rare": ("tag", {"tag": "rare", "tags": "{}", "types": None}),
+    "both": ("tag", {"tag": "rare", "tags": "{common}", "types": None}),
+    "key": ("key", {"key": '["nobody"]', "tags": "{}", "types": None}),
+    "complete": (None, {"fences": '{"finished-1": 1, "rare-1": null}', "owners": "{}"}),
+}
+
+
+class Session:
+    """A session of the store, whose plans are made once, when it first meets a statement."""
+
+    def __init__(self, backend):
+        self._context = backend._store.context
+        self.connection = backend._store._pool._open(Patience(30))
+        for name in FORMS:
+            self.run(name)
+
+    def run(self, name, prefix=""):
+        form, values = FORMS[name]
+        statement = self._context.claims[form] if form else self._context.complete_simple
+        if statement._name not in self.connection.prepared_by_hand:
+            statement._prepare(self.connection)
+        known = {
+            "limit": 10,
+            "now": None,
+            "since": -1,
+            "assignee_id": "w",
+            "owner": None,
+            **lanes({}),
+            **values,
+        }
+        given = [psycopg.sql.Literal(known[each]).as_string() for each in statement._order]
+        fast.command(self.connection, b"BEGIN")
+        found = self.connection.execute(
+            f'{prefix} EXECUTE "{statement._name.decode()}" ({", ".join(given)})', prepare=False
+        ).fetchall()
+        fast.command(self.connection, b"ROLLBACK")
+        return found
+
+    def pages(self):
+        """How many pages each form touches."""
+        return {
+            name: buffers([("", self.run(name, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)")[0][0][0]["Plan"])])
+            for name in FORMS
+        }
+
+
+@pytest.mark.slow
+def test_claims_touch_few_pages_whatever_the_statistics_say(open_store, admin):
+    """B18, B19: planned on an empty store, without any statistics, or with some from when nothing was ready."""
+    backend = open_store()
+    for table in ("job", "payload", "result", "checkpoint", "job_tag", "ready_tag", "journal_inbox"):
+        admin.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+    sessions = {"planned on an empty store": Session(backend)}
+    backend.enqueue_jobs([Job(id=f"finished-{number}", type="finished") for number in range(20_000)])
+    admin.execute(
+        "UPDATE job SET status = 'completed', closed = 1, gate = NULL, finalized_at = updated_at"
+        " WHERE type = 'finished'"
+    )
+    admin.execute("VACUUM job")
+    sessions["planned when all were finished"] = Session(backend)
+
+    def load(name):
+        backend.enqueue_jobs(
+            [
+                Job(id=f"{name}-{number}", type="ready", tags=("common",), priority=Priority(number % 5))
+                for number in range(10_000)
+            ]
+        )
+        backend.enqueue_jobs(
+            [Job(id=f"rare-{name}-{number}", type="rare", tags=("common", "rare")) for number in range(30)]
+        )
+
+    load("first")
+    sessions["planned without statistics"] = Session(backend)
+    for case, session in sessions.items():
+        for name, pages in session.pages().items():
+            assert pages < 600, (case, name)
+    admin.execute("DELETE FROM ready_tag")
+    admin.execute(
+        "UPDATE job SET status = 'completed', closed = 1, gate = NULL, finalized_at = updated_at WHERE closed = 0"
+    )
+    for table in ("job", "payload", "job_tag", "ready_tag"):
+        admin.execute(f"VACUUM ANALYZE {table}")
+    sessions["planned when nothing was ready"] = Session(backend)
+    load("second")
+    sessions["with statistics from when nothing was ready"] = Session(backend)
+    for case, session in sessions.items():
+        for name, pages in session.pages().items():
+            assert pages < 600, (case, name)
+        session.connection.close()
+
+
+@pytest.mark.slow
+def test_a_claim_of_several_types_does_not_walk_through_those_of_others(large):
+    """B19: also when there is less than it wants, which is so whenever a worker is idle."""
+    plans = explained(large, lambda tx: tx.claim(claim(types=("nobody", "no one"))))
+    assert buffers(plans) < 200
+
+
 def move_due(tx):
     tx.is_due = True
     tx.promote(100)
@@ -276,3 +392,49 @@ def test_a_short_claim_finds_what_committed_behind_its_place(open_store, gate_of
     gate.open.set()
     late.result()
     assert [job.id for job in quick.dequeue_jobs("w", limit=2)] == ["late"]
+
+
+def test_statements_that_were_given_up_with_a_savepoint_are_prepared_again(open_store):
+    """B17: a refused batch rolls back to a savepoint; the session goes on, also inside one transaction."""
+    backend = open_store(pool_size=1)
+    batch = [Job(id=f"{number}", type="t", tags=("a", "b")) for number in range(30)]
+    backend.enqueue_jobs(batch)
+    backend.complete_jobs({job.id: None for job in backend.dequeue_jobs("w", limit=5)})
+    with pytest.raises(penstock.JobExistsError):
+        backend.enqueue_jobs([Job(id=f"new-{number}", type="t") for number in range(30)] + batch[:1])
+    assert len(backend.dequeue_jobs("w", ["a", "b"], limit=5)) == 5
+
+    def work(tx):
+        with pytest.raises(DuplicateIdError):
+            tx.insert_plain(batch)
+        return tx.complete_simple({"5": 1}), tx.claim(claim(limit=1))
+
+    done, taken = backend._store.write(work)
+    assert [job_id for job_id, _, _ in done] == ["5"]
+    assert [job.id for job in taken] == ["10"]
+    assert backend.get_job("10").attempt == 1
+
+
+def test_a_claim_that_meets_due_jobs_takes_the_most_urgent_first(open_store):
+    """B5: the statement that opens the transaction finds out that jobs became due, and takes nothing before they did."""
+    clock = ManualClock()
+    backend = open_store(clock=clock)
+    backend.enqueue_job(Job(id="ready", type="t", tags=("a", "b")))
+    backend.enqueue_jobs(
+        [
+            Job(
+                id=f"due-{number}",
+                type="t",
+                tags=("a", "b"),
+                run_at=clock.now() + timedelta(seconds=5),
+                priority=Priority.CRITICAL,
+            )
+            for number in range(4)
+        ]
+    )
+    clock.advance(10)
+    taken = [
+        backend.dequeue_jobs("w", **filters)[0].id
+        for filters in ({}, {"types": ["t"]}, {"types": ["t", "u"]}, {"tags": ["a", "b"]}, {"tags": ["a"]})
+    ]
+    assert taken == ["due-0", "due-1", "due-2", "due-3", "ready"]

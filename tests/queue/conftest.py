@@ -2,14 +2,29 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.stores import postgres_database, postgres_url
 
 import penstock
 from penstock import Queue
 
+__all__ = ["postgres_database", "postgres_url"]
 
-@pytest.fixture(params=["memory", "sqlite"])
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+
+
+@pytest.fixture(params=["memory", "sqlite", POSTGRES])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_database"))
     return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
+
+
+@pytest.fixture(params=["sqlite", POSTGRES])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a store that several processes may open."""
+    if request.param == "postgres":
+        return str(request.getfixturevalue("postgres_database"))
+    return f"sqlite:///{tmp_path}/jobs.db"
 
 
 @pytest.fixture

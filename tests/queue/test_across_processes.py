@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,8 @@ spawn = multiprocessing.get_context("spawn")
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/jobs.db"
+def url(shared_url: str) -> str:
+    return shared_url
 
 
 def take(stream: JobStream) -> Job:

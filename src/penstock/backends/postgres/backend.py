@@ -8,11 +8,13 @@ from typing import Any, Final
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.backends import _arguments as arguments
-from penstock.backends._engine import EngineBackend
+from penstock.backends._engine import PROMOTED_PER_CLAIM, EngineBackend
 from penstock.backends._options import StoreOptions, read_options
+from penstock.backends._store import Claim, Transaction
 from penstock.backends.postgres.joined import JoinedBackend
 from penstock.backends.postgres.statements import checked_schema
 from penstock.backends.postgres.store import PostgresStore
+from penstock.backends.postgres.transaction import PostgresTransaction
 from penstock.clock import Clock
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import Job
@@ -66,6 +68,15 @@ class PostgresBackend(EngineBackend):
 
     def joined(self, connection: object) -> JoinedBackend:
         return JoinedBackend(self._store.joined(connection), self._options)
+
+    def _claim(self, tx: Transaction, claim: Claim) -> list[Job]:
+        if claim.job_ids is not None or claim.types == () or not isinstance(tx, PostgresTransaction):
+            return super()._claim(tx, claim)
+        jobs = tx.claim_due(claim, max(PROMOTED_PER_CLAIM, claim.limit))
+        if len(jobs) < claim.limit and tx.is_due:
+            # What the claim wants may be due behind a portion of jobs that it does not want.
+            jobs += super()._claim(tx, claim._replace(limit=claim.limit - len(jobs)))
+        return jobs
 
     def __repr__(self) -> str:
         return f"<PostgresBackend {self._place}>"

@@ -15,7 +15,8 @@ from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.abc import Transformer
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.backends.postgres import faults
 from penstock.errors import BackendError, InvalidArgumentError, QueueClosedError
@@ -82,6 +83,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
     deadline: float = float("inf")
     prepared_by_hand: set[bytes]
+    loaders: dict[bytes, Transformer]
 
     def wait(self, gen: Generator[Any, Any, RV], *args: Any, **options: Any) -> RV:
         return super().wait(_until(gen, self), *args, **options)
@@ -125,6 +127,10 @@ class Pool:
         """Forget the parent's connections without touching them: closing one would end the parent's session."""
         self._inherited += self._free
         self._start()
+
+    def conninfo(self) -> str:
+        """Return how to open a connection beside the pool."""
+        return make_conninfo(**self._parameters)
 
     def acquire(self, patience: Patience) -> BoundedConnection:
         """Return a connection, waiting for one or opening one; honours the scope while it waits."""
@@ -225,6 +231,7 @@ class Pool:
                     connect_timeout=max(2, int(min(patience.left(), self._timeout))),
                 )
                 connection.prepared_by_hand = set()
+                connection.loaders = {}
                 return connection
             except psycopg.Error as error:
                 worth_trying = faults.is_disconnect(error) and _may_pass(error)

@@ -31,16 +31,25 @@ class Context:
         self.idempotency_locks: dict[str, Any] = {
             "lock_class": _lock_class(schema, "idempotency"), "stripes": STRIPES - 1
         }  # fmt: skip
+        #: Liveness rows that were written through this object: what they hold is held here.
+        self.own_owners: set[str] = set()
         self._enqueue = {
             tagged: self.sql.filled("enqueue", tagging=self._tagging(tagged)) for tagged in (False, True)
         }
         self.enqueue_prepared = {
-            tagged: Prepared(f"penstock_enqueue_{schema}_{int(tagged)}", text)
+            tagged: Prepared(f"penstock_enqueue_{int(tagged)}", text)
             for tagged, text in self._enqueue.items()
         }
         self._enqueue_many = {
             tagged: self.sql.filled("enqueue_many", tagging=self._tagging(tagged)) for tagged in (False, True)
         }
+        self.claims = {
+            name: Prepared(f"penstock_claim_{name}", text) for name, text in self.sql.claims.items()
+        }
+        self.complete_simple = Prepared("penstock_complete", self.sql["complete_simple"])
+        self.start = Prepared(
+            "penstock_start", self.sql.filled("start", since="%(since)s", own_now="%(own_now)s")
+        )
         self.insert = self.sql.filled(
             "insert", tagging=self.sql["tagging"], journal_new=self.sql["journal_new"]
         )

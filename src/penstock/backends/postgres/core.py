@@ -2,50 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import psycopg
 
 from penstock.backends._rows import Row
-from penstock.backends._store import Blobs, Transaction
+from penstock.backends._store import Transaction
 from penstock.backends.base import Change
 from penstock.backends.postgres.connection import BoundedConnection
 from penstock.backends.postgres.context import Context
+from penstock.backends.postgres.fast import Prepared
+from penstock.backends.postgres.start import Opening
 
-__all__ = ["CoreTransaction", "numbers"]
+__all__ = ["CoreTransaction"]
 
 
 class CoreTransaction(Transaction):
-    """An open transaction.
+    """A transaction, open from its first statement on.
 
     Attributes:
+        xid: by which the server knows what became of it; None while nothing was written.
         is_long: others may commit much while this transaction is open, so its ready jobs count as late.
         is_due: a delayed job may be due; false if there was none at the transaction's time.
         after_commit: what this process may remember once the commit is known.
         wants_upkeep: the journal is to be numbered and folded after the commit.
+        is_news: streams of other processes want to know: a job became takeable, or one they hold was touched.
         witness: insertion number and step of a journal row that is there if, and only if, the commit succeeded.
     """
 
     def __init__(
-        self, connection: BoundedConnection, context: Context, *, now: int, blocked: bool, wants_changes: bool
+        self, connection: BoundedConnection, context: Context, opening: Opening, *, wants_changes: bool
     ) -> None:
-        self.connection = connection
+        self._connection = connection
+        self._opening = opening
+        self._now: int | None = None
+        self._blocked: bool | None = None
+        self.xid: str | None = None
         self.context = context
         self.sql = context.sql
-        self.now = now
-        self.blocked = blocked
         self.wants_changes = wants_changes
         self.changes: list[Change] = []
         self.is_long = False
         self.is_due = True
         self.wants_upkeep = False
+        self.is_news = False
         self.witness: tuple[int, int] | None = None
         self.after_commit: list[Callable[[], None]] = []
-        self.claimed_blobs: dict[int, Blobs] = {}
         self.loaded_tags: dict[int, str] = {}
         self.resultless: set[int] = set()
+        self.held_elsewhere: set[int] = set()
+
+    # -- opening ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._now is not None
+
+    @property
+    def now(self) -> int:
+        if self._now is None:
+            self.open()
+        return self._now or 0
+
+    @now.setter
+    def now(self, value: int) -> None:
+        self._now = value
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the queue is blocked."""
+        if self._blocked is None:
+            found = self.execute(self.text("SELECT blocked FROM {schema}.control")).fetchone()
+            self._blocked = found is not None and bool(found[0])
+        return self._blocked
+
+    @property
+    def connection(self) -> BoundedConnection:
+        """The connection, in the open transaction, whose xid is known: whoever asks for it may write."""
+        if self._now is None:
+            self.open()
+        elif self.xid is None:
+            found = self._connection.execute("SELECT pg_current_xact_id()::text").fetchone()
+            self.xid = None if found is None else found[0]
+        return self._connection
+
+    def open(self) -> None:
+        """Begin by itself, without a statement of use."""
+        self._now, self.xid, self._blocked, self.is_due = self._opening.run(self._connection)
+
+    def own_now(self) -> int | None:
+        """Return the time for a statement that may be the first one: None lets the server say it."""
+        return self._opening.own_now if self._now is None else self._now
+
+    def since(self) -> int | None:
+        """Return from where a statement that may be the first one looks for due jobs; None if it need not look."""
+        return self._opening.since if self._now is None else None
+
+    def query(self, statement: Prepared, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Run a statement whose rows begin with the transaction's time, xid and `is_due`; return the rest of them.
+
+        If it is the first one it opens the transaction on its way. There is always a row; one that holds nothing but
+        those three is left out.
+        """
+        if not self._opening.may_prepare:
+            found = self.connection.execute(statement.source, values, binary=True).fetchall()
+        elif self._now is None:
+            found = statement.begin_and_rows(self._connection, self._opening.begin, values)
+            now, _, is_due = found[0][:3]
+            self._now = now
+            self.is_due = self._opening.judge(now, is_due=is_due)
+        else:
+            found = statement.rows(self._connection, values)
+        if found[0][1] is not None:
+            self.xid = found[0][1]
+        return [] if found[0][3] is None else found
+
+    # -- statements ---------------------------------------------------------------------------------------------
 
     def execute(
         self, query: str, parameters: Mapping[str, Any] | None = None
@@ -61,12 +135,9 @@ class CoreTransaction(Transaction):
         for row in rows:
             if row.tags != "[]":
                 self.loaded_tags[row.seq] = row.tags
+            if row.owner is not None and row.owner not in self.context.own_owners:
+                self.held_elsewhere.add(row.seq)
         return rows
-
-
-def numbers(values: Iterable[int]) -> str:
-    """Return whole numbers as the text of an SQL array: the driver takes 3 µs for each, this a tenth."""
-    return "{" + ",".join(map(str, values)) + "}"
 
 
 @lru_cache(maxsize=512)

@@ -23,6 +23,7 @@ from penstock.backends.base import Backend
 from penstock.backends.postgres import faults, reading
 from penstock.backends.postgres.connection import BoundedConnection
 from penstock.backends.postgres.context import Context
+from penstock.backends.postgres.start import Facts, Opening
 from penstock.backends.postgres.transaction import PostgresTransaction
 from penstock.errors import InvalidArgumentError, QueueClosedError, shown
 from penstock.scope import checkpoint
@@ -41,8 +42,8 @@ _IDENTITY: Final = (
     " WHERE nspname = %(schema)s AND relname = 'job'"
 )
 _START: Final = (
-    "SELECT COALESCE(%(own_now)s::bigint, {now}), control.blocked, current_setting('transaction_isolation')"
-    " FROM {schema}.control"
+    "SELECT COALESCE(%(own_now)s::bigint, {now}), pg_current_xact_id()::text, control.blocked,"
+    " current_setting('transaction_isolation') FROM {schema}.control"
 )
 
 
@@ -64,12 +65,29 @@ class _Guest:
         return psycopg.Cursor(self._connection, row_factory=tuple_row)
 
     def execute(
-        self, query: str, parameters: Any = None, *, prepare: bool | None = None
+        self, query: str, parameters: Any = None, *, prepare: bool | None = None, binary: bool | None = None
     ) -> psycopg.Cursor[tuple[Any, ...]]:
-        return self.cursor().execute(query, parameters, prepare=prepare)
+        return self.cursor().execute(query, parameters, prepare=prepare, binary=binary)
 
     def transaction(self) -> AbstractContextManager[psycopg.Transaction]:
         return self._connection.transaction()
+
+
+class _Opened(Opening):
+    """The beginning of a transaction that somebody else has begun."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self.begin = []
+        self.own_now = facts.now
+        self.since = -1
+        self.may_prepare = False
+
+    def run(self, connection: BoundedConnection) -> Facts:  # noqa: ARG002  # nothing is left to do
+        return self._facts
+
+    def judge(self, now: int, *, is_due: bool) -> bool:  # noqa: ARG002  # nothing to remember from what may be undone
+        return is_due
 
 
 def _refuse(verb: str) -> Callable[..., NoReturn]:
@@ -111,13 +129,13 @@ class JoinedStore(Store):
         with self._in_transaction():
             own_now = self._own_now()
             found = self._guest.execute(self._context.sql.text(_START), {"own_now": own_now}).fetchone()
-            now, blocked, isolation = found or (0, False, "")
+            now, xid, blocked, isolation = found or (0, "", False, "")
             if isolation != "read committed":
                 # With an older snapshot a job could miss that its key's turn or its dependency's end has come.
                 raise _unusable(f"its transaction is {isolation}; jobs need read committed")
-            tx = PostgresTransaction(
-                self._guest, self._context, now=now, blocked=blocked, wants_changes=False
-            )
+            opened = _Opened(Facts(now, xid, blocked, is_due=True))
+            tx = PostgresTransaction(self._guest, self._context, opened, wants_changes=False)
+            tx.open()
             tx.is_long = True
             return work(tx)
 

@@ -8,14 +8,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.backends._rows import encode_policy, encode_strings, encode_timeouts, moment_at
-from penstock.backends.base import Change
+from penstock.backends._rows import encode_policy, encode_strings, encode_timeouts
 from penstock.backends.postgres.connection import BoundedConnection
 from penstock.backends.postgres.context import Context
 from penstock.errors import JobExistsError, QueueBlockedError
-from penstock.job import Job, JobStatus
+from penstock.job import Job
 
-__all__ = ["PlainRow", "change_of", "plain_row", "store", "verdicts"]
+__all__ = ["PlainRow", "plain_row", "store", "verdicts"]
 
 
 class PlainRow(msgspec.Struct):
@@ -93,20 +92,3 @@ def verdicts(jobs: Sequence[Job], stored: set[str], *, is_open: bool) -> list[Ba
         else:
             found.append(QueueBlockedError())
     return found
-
-
-def change_of(job: Job, now: int) -> Change:
-    """Return what listeners are told of a plain job."""
-    return Change(
-        job_id=job.id,
-        type=job.type,
-        key=None,
-        tags=job.tags,
-        verb="enqueue",
-        from_status=None,
-        status=JobStatus.INITIAL_PENDING,
-        attempt=0,
-        assignee_id=None,
-        at=moment_at(now),
-        available=True,
-    )

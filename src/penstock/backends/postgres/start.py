@@ -1,66 +1,92 @@
-"""Beginning a transaction in one round trip."""
+"""Beginning a transaction in one round trip, or together with its first statement in none of its own."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from psycopg import errors
 
 from penstock.backends.postgres import fast
 from penstock.backends.postgres.connection import BoundedConnection
-from penstock.backends.postgres.context import Context
+from penstock.backends.postgres.floors import Floors
 from penstock.errors import BackendError
 
-__all__ = ["Start"]
+__all__ = ["Facts", "Opening"]
 
 
-class Start:
-    """BEGIN and the facts every transaction needs.
+class Facts(NamedTuple):
+    """What every transaction knows: its time, its xid, whether the queue is blocked, whether a job may be due."""
 
-    Both go out as one message of two commands. Such a message cannot have parameters and is not prepared; so the query
-    is prepared by hand and the message executes it by name, with the two numbers it takes written out.
+    now: int
+    xid: str
+    blocked: bool
+    is_due: bool
+
+
+class Opening:
+    """How one transaction begins: not before its first statement.
+
+    BEGIN and the query for the facts go out as one message of two commands. Such a message cannot have parameters and is
+    not prepared; so the query is prepared by hand and the message executes it by name, with its two numbers written out.
+    Where nothing may be prepared, it is written out whole.
+
+    Attributes:
+        begin: the commands to begin with.
+        own_now: the time, if it is not the server's.
+        since: delayed jobs that were due before that have been moved already.
+        may_prepare: whether statements may be prepared, and so travel together with `begin`.
     """
 
-    def __init__(self, context: Context, *, is_prepared: bool) -> None:
-        self._floors = context.floors
-        self._query = context.sql.filled("start", since="%(since)s", own_now="%(own_now)s")
-        self._prepared = (
-            fast.Prepared(f"penstock_start_{context.schema}", self._query) if is_prepared else None
-        )
+    def __init__(
+        self,
+        query: fast.Prepared,
+        floors: Floors,
+        begin: Sequence[str],
+        own_now: int | None,
+        *,
+        may_prepare: bool,
+    ) -> None:
+        self.begin = [each.encode() for each in begin]
+        self.own_now = own_now
+        self.since = floors.promoted_until()
+        self.may_prepare = may_prepare
+        self._query = query
+        self._floors = floors
 
-    def run(
-        self, connection: BoundedConnection, begin: str, own_now: int | None
-    ) -> tuple[int, str, bool, bool]:
-        """Open a transaction; return its time, its xid, whether the queue is blocked, whether a job may be due."""
-        since = self._floors.promoted_until()
+    def run(self, connection: BoundedConnection) -> Facts:
+        """Begin the transaction."""
         try:
-            found = self._send(connection, begin, since, own_now)
+            found = self._send(connection)
         except errors.InvalidSqlStatementName:
             # psycopg gives up all prepared statements when it rolls back to a savepoint.
             fast.roll_back(connection)
             connection.prepared_by_hand.clear()
-            found = self._send(connection, begin, since, own_now)
-        now, xid, blocked, is_due = found
-        if since > now:
-            return now, xid, bool(blocked), True  # the clock went back
-        if not is_due:
-            self._floors.note_promoted(since, now)
-        return now, xid, bool(blocked), is_due
+            found = self._send(connection)
+        return found._replace(is_due=self.judge(found.now, is_due=found.is_due))
 
-    def _send(
-        self, connection: BoundedConnection, begin: str, since: int, own_now: int | None
-    ) -> tuple[Any, ...]:
-        values = {"since": str(since), "own_now": "NULL" if own_now is None else str(own_now)}
-        if self._prepared is None:
-            query = self._query.replace("%(since)s", values["since"]).replace(
-                "%(own_now)s", values["own_now"]
-            )
+    def judge(self, now: int, *, is_due: bool) -> bool:
+        """Return whether a delayed job may be due, and remember if none is."""
+        if self.since > now:
+            return True  # the clock went back
+        if not is_due:
+            self._floors.note_promoted(self.since, now)
+        return is_due
+
+    def _send(self, connection: BoundedConnection) -> Facts:
+        values = {"since": str(self.since), "own_now": "NULL" if self.own_now is None else str(self.own_now)}
+        if self.may_prepare:
+            query = self._query.execution(connection, values)
         else:
-            query = self._prepared.execution(connection, values)
-        cursor = connection.execute(begin + query, prepare=False)
+            query = self._query.source
+            for name, value in values.items():
+                query = query.replace(f"%({name})s", value)
+        begin = b"; ".join(self.begin).decode()
+        cursor = connection.execute(f"{begin}; {query}", prepare=False)
         while cursor.nextset():
             pass
         found = cursor.fetchone()
         if found is None:
             raise BackendError("PostgreSQL gave no answer to the start of a transaction", retryable=True)
-        return found
+        now, xid, blocked, is_due = found
+        return Facts(now, xid, bool(blocked), is_due)

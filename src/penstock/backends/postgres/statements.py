@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from penstock.backends._rows import COLUMNS, JOURNAL_COLUMNS
+from penstock.backends._rows import COLUMNS, FIRST_CLAIM_COLUMNS, IS_USUAL, JOURNAL_COLUMNS
 from penstock.errors import InvalidArgumentError, shown
 
 __all__ = ["NOW", "Statements", "checked_schema"]
@@ -62,17 +62,20 @@ class Statements:
             "schema": self.schema,
             "columns": ", ".join(COLUMNS),
             "job_columns": ", ".join(f"job.{name}" for name in COLUMNS),
-            "taken_columns": ", ".join(f"taken.{name}" for name in COLUMNS),
+            "first_columns": ", ".join(f"taken.{name}" for name in FIRST_CLAIM_COLUMNS),
+            "is_usual": f"({IS_USUAL})",
             "typed_columns": ", ".join(f"{name} {type_of(name)}" for name in COLUMNS),
             "assignments": ",\n        ".join(f"{name} = given.{name}" for name in SAVED),
             "journal_columns": ", ".join(JOURNAL_COLUMNS),
             "now": NOW,
+            "lowest": "(-9223372036854775807)",
+            "highest": "9223372036854775807",
         }
         self._ready: dict[str, str] = {}
-        take = self["claim_take"]
+        moment, lanes, take = self["moment"], self["lanes"], self["claim_take"]
         self.claims = {
-            name: f"WITH {self[f'claim_{name}']},\n{take}"
-            for name in ("any", "type", "types", "tag", "key", "filtered")
+            name: f"WITH {moment} {self.filled(f'claim_{name}', lanes=lanes)} {take}"
+            for name in ("any", "type", "types", "tag", "key")
         }
         self.select = self.text("SELECT {job_columns} FROM {schema}.job ")
 

@@ -19,17 +19,18 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from penstock.backends._rows import Row
-from penstock.backends._store import Blobs, Store, Transaction
+from penstock.backends._store import Blobs, Store, Transaction, plain_change
 from penstock.backends.base import Change
 from penstock.backends.postgres import fast, faults, plain, reading
 from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Patience, Pool, server_limits
 from penstock.backends.postgres.context import Context
 from penstock.backends.postgres.gather import Gatherer
 from penstock.backends.postgres.herald import Herald
+from penstock.backends.postgres.hints import Hints
 from penstock.backends.postgres.joined import JoinedStore, identity
 from penstock.backends.postgres.journal import job_stats
 from penstock.backends.postgres.migrate import check_version
-from penstock.backends.postgres.start import Start
+from penstock.backends.postgres.start import Opening
 from penstock.backends.postgres.statements import NOW
 from penstock.backends.postgres.transaction import PostgresTransaction
 from penstock.clock import Clock, to_micros
@@ -43,6 +44,7 @@ T = TypeVar("T")
 
 _MOST_COLLISIONS: Final = 20
 _RESOLVE_SECONDS: Final = 10.0
+_HINT_SECONDS: Final = 1.0
 
 
 class _RunAgainError(Exception):
@@ -77,11 +79,17 @@ class PostgresStore(Store):
         self._seen_snapshot = ""
         self._pool = Pool(url, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
         settings = {**PLANNER, **server_limits(timeout)} if pgbouncer else {}
-        self._begin = self.context.sql.text(
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
-            + "".join(f"SET LOCAL {name} = '{value}'; " for name, value in settings.items())
+        self._begin = [
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+            *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()),
+        ]
+        self._may_prepare = not pgbouncer
+        self.hints = Hints(
+            schema,
+            self.context.lock_class,
+            None if pgbouncer else self._pool.conninfo(),
+            lambda send: self._read_once(send, Patience(_HINT_SECONDS, obeys_scope=False)),
         )
-        self._start = Start(self.context, is_prepared=not pgbouncer)
         _stores.add(self)
         try:
             self.run(lambda connection: check_version(connection, schema, may_migrate=migrate))
@@ -129,10 +137,12 @@ class PostgresStore(Store):
         is_long: bool,
     ) -> T:
         """Run the work and commit it, on a connection that is idle; leaves no transaction open."""
+        tx = self._transaction(connection, patience)
+        tx.is_long = is_long
         began = False
         try:
-            tx, xid = self._open_transaction(connection, patience)
-            tx.is_long = is_long
+            if is_long:
+                tx.open()  # while it can still be run again
             began = True
             result = work(tx)
         except psycopg.Error as error:
@@ -141,29 +151,24 @@ class PostgresStore(Store):
         except BaseException:
             _roll_back(connection)
             raise
-        self._commit(connection, tx, xid)
+        self._commit(connection, tx)
         if tx.wants_upkeep:
             self._keep_up(connection)
         return result
 
-    def _open_transaction(
-        self, connection: BoundedConnection, patience: Patience
-    ) -> tuple[PostgresTransaction, str]:
+    def _transaction(self, connection: BoundedConnection, patience: Patience) -> PostgresTransaction:
+        """Return a transaction, which begins with its first statement."""
         begin = self._begin
         left = patience.scope.remaining() if patience.scope is not None else None
         if left is not None and left < self._timeout:
             # The server itself gives up waiting for locks when the caller's time is over.
-            begin += f"SET LOCAL statement_timeout = {max(1, int(left * 1000))}; "
-        now, xid, blocked, is_due = self._start.run(connection, begin, self._own_now())
-        tx = PostgresTransaction(
-            connection,
-            self.context,
-            now=now,
-            blocked=blocked,
-            wants_changes=self.on_commit is not None,
+            begin = [*begin, f"SET LOCAL statement_timeout = {max(1, int(left * 1000))}"]
+        opening = Opening(
+            self.context.start, self.context.floors, begin, self._own_now(), may_prepare=self._may_prepare
         )
-        tx.is_due = is_due
-        return tx, xid
+        return PostgresTransaction(
+            connection, self.context, opening, wants_changes=self.on_commit is not None
+        )
 
     @staticmethod
     def _verdict(error: psycopg.Error, patience: Patience, *, began: bool) -> Exception:
@@ -177,20 +182,22 @@ class PostgresStore(Store):
                 return cancelled
         return faults.translate(error)
 
-    def _commit(self, connection: BoundedConnection, tx: PostgresTransaction, xid: str) -> None:
+    def _commit(self, connection: BoundedConnection, tx: PostgresTransaction) -> None:
         """Commit, make sure of the outcome, and tell the listeners."""
         listener = self.on_commit
         ticket = self.herald.ticket() if listener is not None and tx.changes else None
         try:
             try:
-                connection.execute("COMMIT", prepare=False)
+                if tx.is_open:
+                    fast.command(connection, b"COMMIT")
             except psycopg.Error as error:
                 if not faults.is_disconnect(error):
                     _roll_back(connection)
                     raise (
                         _RunAgainError(error) if faults.is_transient(error) else faults.translate(error)
                     ) from error
-                self._resolve(xid, tx, error)
+                if tx.xid is not None:
+                    self._resolve(tx.xid, tx, error)
         except BaseException:
             if ticket is not None:
                 self.herald.withdraw(ticket)
@@ -199,6 +206,8 @@ class PostgresStore(Store):
             remember()
         if ticket is not None and listener is not None:
             self.herald.tell(ticket, tx.changes, listener)
+        if tx.is_news:
+            self.hints.sender.nudge(connection)
 
     def _resolve(self, xid: str, tx: PostgresTransaction, cause: psycopg.Error) -> None:
         """Find out whether a transaction was committed whose connection broke during COMMIT.
@@ -284,9 +293,9 @@ class PostgresStore(Store):
                 self.herald.withdraw(ticket)
             raise
         if ticket is not None and listener is not None:
-            self.herald.tell(
-                ticket, [plain.change_of(job, now) for job in jobs if job.id in stored], listener
-            )
+            self.herald.tell(ticket, [plain_change(job, now) for job in jobs if job.id in stored], listener)
+        if stored:
+            self.hints.sender.nudge(connection)
         return plain.verdicts(jobs, stored, is_open=is_open)
 
     def joined(self, connection: object) -> JoinedStore:
@@ -378,6 +387,11 @@ class PostgresStore(Store):
         found: int | None = self.run(lambda connection: _value(connection, query))
         return found
 
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        if self._pool.is_closed:
+            raise QueueClosedError
+        return self.hints.watch(callback)
+
     def has_foreign_changes(self) -> bool:
         # The text changes whenever a transaction that wrote something ends, here or in another database.
         seen = self.run(lambda connection: str(_value(connection, "SELECT pg_current_snapshot()::text")))
@@ -389,6 +403,7 @@ class PostgresStore(Store):
         return self.run(lambda connection: bool(_value(connection, query)))
 
     def close(self) -> None:
+        self.hints.close()
         self._pool.close()
 
     def _patience(self) -> Patience:
@@ -407,6 +422,8 @@ def _after_fork() -> None:
         store._on_commit = None  # noqa: SLF001 - the parent's listeners stay with it
         store.herald.reset()
         store.gatherer.reset()
+        store.hints.reset()
+        store.context.own_owners = set()
 
 
 os.register_at_fork(after_in_child=_after_fork)

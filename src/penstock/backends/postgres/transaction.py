@@ -14,12 +14,12 @@ from typing import Any, Final
 import msgspec
 from psycopg import errors
 
-from penstock.backends._rows import Row, decode_strings, moment_at
-from penstock.backends._store import Blobs, DuplicateIdError
+from penstock.backends._rows import Gate, Row, decode_strings, moment_at
+from penstock.backends._store import Blobs, DuplicateIdError, plain_change
 from penstock.backends.base import Change
-from penstock.backends.postgres import bulk
+from penstock.backends.postgres import bulk, fast
 from penstock.backends.postgres.claiming import ClaimingTransaction
-from penstock.backends.postgres.core import numbers
+from penstock.backends.postgres.fast import numbers, texts
 from penstock.backends.postgres.plain import plain_row
 from penstock.backends.postgres.turns import TurnsTransaction
 from penstock.job import Job, JobStatus
@@ -106,10 +106,6 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         )
 
     def blobs(self, seqs: Collection[int]) -> dict[int, Blobs]:
-        wanted = list(seqs)
-        known = {seq: self.claimed_blobs[seq] for seq in wanted if seq in self.claimed_blobs}
-        if len(known) == len(wanted):
-            return known
         found = self.execute(
             self.text(
                 "SELECT wanted.seq, payload.data, result.data, checkpoint.data"
@@ -118,7 +114,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
                 " LEFT JOIN {schema}.result ON result.seq = wanted.seq"
                 " LEFT JOIN {schema}.checkpoint ON checkpoint.seq = wanted.seq"
             ),
-            {"seqs": numbers(wanted)},
+            {"seqs": numbers(seqs)},
         )
         return {seq: Blobs(payload or b"", result, checkpoint) for seq, payload, result, checkpoint in found}
 
@@ -154,13 +150,14 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
             self._insert_few(rows)
         else:
             self._insert_many(rows)
-        self._note_witness(rows)
+        self._note(rows)
         bulk.write_blobs(self, [row.seq for row in rows], blobs)
 
     def insert_plain(self, jobs: Sequence[Job]) -> None:
-        if self.wants_changes or not jobs:
-            super().insert_plain(jobs)
-        elif len(jobs) >= _COPIED:
+        if not jobs:
+            return
+        self.is_news = True
+        if len(jobs) >= _COPIED:
             seqs = self.reserve(len(jobs))
             with self._taken_ids_named([job.id for job in jobs]):
                 bulk.copy_plain(self, jobs, seqs)
@@ -174,6 +171,8 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
             stored = set((found.fetchone() or (True, ()))[1])
             if len(stored) < len(jobs):
                 raise DuplicateIdError([job.id for job in jobs if job.id not in stored])
+        if self.wants_changes:
+            self.changes += [plain_change(job, self.now) for job in jobs]
 
     def _insert_few(self, rows: Sequence[Row]) -> None:
         stored = self.execute(
@@ -197,6 +196,8 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
             with self.connection.transaction():
                 yield
         except errors.UniqueViolation:
+            if self._opening.may_prepare:
+                fast.forget(self.connection)
             taken = self.execute(
                 self.text("SELECT id FROM {schema}.job WHERE id = ANY(%(ids)s::text[])"), {"ids": list(ids)}
             )
@@ -208,27 +209,40 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
     def save(self, rows: Sequence[Row]) -> None:
         if rows:
             self.execute(self.sql["save"], {"rows": _encode(rows).decode()})
-            self._note_witness(rows)
+            self._note(rows)
 
-    def _note_witness(self, rows: Sequence[Row]) -> None:
+    def _note(self, rows: Sequence[Row]) -> None:
         if rows:
             self.witness = (rows[-1].seq, rows[-1].n)
+            self.is_news = self.is_news or any(
+                row.gate == Gate.READY or row.seq in self.held_elsewhere for row in rows
+            )
 
     def complete_simple(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
         if not fences:
             return []
         # Sorted, so that two reports of the same jobs lock them in the same order.
         wanted = _encode(dict(sorted(fences.items()))).decode()
-        found = self.execute(self.sql["complete_simple"], {"fences": wanted, "now": self.now}).fetchall()
-        if found:
-            self.witness = (found[-1][1], found[-1][3])
-        self.resultless.update(each[1] for each in found if not each[4])
+        found = self.query(
+            self.context.complete_simple,
+            {"fences": wanted, "now": self.own_now(), "owners": texts(self.context.own_owners)},
+        )
+        if not found:
+            return []
+        done = []
+        for _, _, _, seq, _, job_id, assignee_id, has_result, is_held_elsewhere, *_ in found:
+            done.append((job_id, seq, assignee_id))
+            if not has_result:
+                self.resultless.add(seq)
+            if is_held_elsewhere:
+                self.is_news = True
+        self.witness = (found[-1][3], found[-1][4])
         if self.wants_changes:
             self.changes += [self._completion(*each) for each in found]
-        return [(job_id, seq, assignee) for job_id, seq, assignee, *_ in found]
+        return done
 
     def _completion(self, *found: Any) -> Change:
-        job_id, _, assignee_id, _, _, kind, tags, source, attempt = found
+        job_id, assignee_id, _, _, kind, tags, source, attempt = found[5:]
         return Change(
             job_id=job_id,
             type=kind,
@@ -254,6 +268,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
                 }
                 for row in rows
             ]
+            self.is_news = self.is_news or any(row.gate == Gate.READY for row in rows)
             self.execute(self.sql["place"], {"rows": _encode(values).decode(), "now": self.now})
 
     def retag(self, row: Row) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from penstock.backends._rows import Row
 from penstock.backends._store import Edge, Owner
-from penstock.backends.postgres.core import CoreTransaction, numbers
+from penstock.backends.postgres.core import CoreTransaction
+from penstock.backends.postgres.fast import numbers
 
 __all__ = ["TurnsTransaction"]
 
@@ -175,6 +176,7 @@ class TurnsTransaction(CoreTransaction):
         ]
 
     def put_owner(self, owner: Owner) -> None:
+        self.context.own_owners.add(owner.id)
         self.execute(
             self.text(
                 "INSERT INTO {schema}.owner (id, host, pid, started, beat_at)"

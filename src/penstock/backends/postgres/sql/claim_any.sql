@@ -1,23 +1,21 @@
--- The ready jobs that come first, most urgent first, from each priority's floor on (see floors.py). A floor holds
--- only while no ready job is late.
--- Rows are locked one by one in that order, and the outer limit stops the locking; MATERIALIZED so that the choice
--- is made once, else the limit could be exceeded.
+-- The ready jobs that come first. Rows are locked one by one in that order, and the outer limit stops the locking;
+-- MATERIALIZED so that the choice is made once, else the limit could be exceeded.
 picked AS MATERIALIZED (
-    SELECT found.seq
-    FROM unnest(%(priorities)s::smallint[], %(order_floors)s::bigint[], %(seq_floors)s::bigint[])
-        AS lane (priority, order_at, seq)
+    SELECT found.seq, found.is_usual, moment.now
+    {lanes}
     CROSS JOIN LATERAL (
-        SELECT CASE WHEN (SELECT EXISTS (SELECT FROM {schema}.job WHERE gate = 0 AND late)) THEN -1 ELSE lane.order_at END
-    ) AS floor (order_at)
-    CROSS JOIN LATERAL (
-        SELECT job.seq
+        SELECT job.seq, {is_usual} AS is_usual
         FROM {schema}.job
-        WHERE job.gate = 0
+        -- `gate = 0`, said so that of all indexes only job_ready fits, whatever the statistics say.
+        WHERE job.gate >= 0
+          AND job.gate < 1
           AND job.priority = lane.priority
-          AND (job.order_at, job.seq) > (floor.order_at, lane.seq)
+          AND (job.order_at, job.seq) > (span.low_at, span.low_seq)
+          AND (job.order_at, job.seq) <= (span.high_at, span.high_seq)
         ORDER BY job.order_at, job.seq
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
     ) AS found
+    WHERE NOT moment.is_due AND NOT (floor.is_void AND lane.is_back)
     LIMIT %(limit)s
-)
+),

@@ -5,22 +5,22 @@ taken AS (
         from_status = job.status,
         verb = 'claim',
         n = job.n + 1,
-        updated_at = %(now)s,
+        updated_at = picked.now,
         gate = NULL,
         late = false,
         attempt = job.attempt + 1,
         assignee_id = %(assignee_id)s,
-        assigned_at = %(now)s,
-        attempt_started_at = %(now)s,
+        assigned_at = picked.now,
+        attempt_started_at = picked.now,
         attempt_ready_at = job.ready_at,
-        started_at = COALESCE(job.started_at, %(now)s),
+        started_at = COALESCE(job.started_at, picked.now),
         progress = 0,
         owner = %(owner)s,
-        lease_until = CASE WHEN %(owner)s::text IS NULL THEN %(now)s + job.visibility END,
-        deadline_at = %(now)s + job.execution
+        lease_until = CASE WHEN %(owner)s::text IS NULL THEN picked.now + job.visibility END,
+        deadline_at = picked.now + job.execution
     FROM picked
     WHERE job.seq = picked.seq
-    RETURNING {job_columns}
+    RETURNING {job_columns}, picked.is_usual
 ),
 unready AS (
     DELETE FROM {schema}.ready_tag
@@ -49,9 +49,19 @@ journaled AS (
     FROM taken
     ORDER BY priority, order_at, seq
 )
-SELECT {taken_columns}, payload.data, result.data, checkpoint.data
-FROM taken
-LEFT JOIN {schema}.payload ON payload.seq = taken.seq
-LEFT JOIN {schema}.checkpoint ON checkpoint.seq = taken.seq
-LEFT JOIN {schema}.result ON result.seq = taken.seq
-ORDER BY taken.priority, taken.order_at, taken.seq
+-- Only what a first claim needs; a job with a past, or with something unusual, is read whole afterwards.
+SELECT
+    moment.now, pg_current_xact_id_if_assigned()::text, moment.is_due,
+    took.*
+FROM moment
+LEFT JOIN (
+    SELECT
+        taken.seq, taken.n, taken.order_at, taken.from_status,
+        taken.is_usual
+            AND NOT EXISTS (SELECT FROM {schema}.result WHERE result.seq = taken.seq)
+            AND NOT EXISTS (SELECT FROM {schema}.checkpoint WHERE checkpoint.seq = taken.seq),
+        payload.data, {first_columns}
+    FROM taken
+    LEFT JOIN {schema}.payload ON payload.seq = taken.seq
+) AS took ON true
+ORDER BY took.priority, took.order_at, took.seq

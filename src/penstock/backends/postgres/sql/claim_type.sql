@@ -1,21 +1,19 @@
--- As claim_any, for jobs of one type.
+-- As claim_any, for jobs of one type. `gate <= 0` is `gate = 0`, said so that of all indexes only job_ready_type fits.
 picked AS MATERIALIZED (
-    SELECT found.seq
-    FROM unnest(%(priorities)s::smallint[], %(order_floors)s::bigint[], %(seq_floors)s::bigint[])
-        AS lane (priority, order_at, seq)
+    SELECT found.seq, found.is_usual, moment.now
+    {lanes}
     CROSS JOIN LATERAL (
-        SELECT CASE WHEN (SELECT EXISTS (SELECT FROM {schema}.job WHERE gate = 0 AND late)) THEN -1 ELSE lane.order_at END
-    ) AS floor (order_at)
-    CROSS JOIN LATERAL (
-        SELECT job.seq
+        SELECT job.seq, {is_usual} AS is_usual
         FROM {schema}.job
-        WHERE job.gate = 0
+        WHERE job.gate <= 0
           AND job.type = %(type)s
           AND job.priority = lane.priority
-          AND (job.order_at, job.seq) > (floor.order_at, lane.seq)
+          AND (job.order_at, job.seq) > (span.low_at, span.low_seq)
+          AND (job.order_at, job.seq) <= (span.high_at, span.high_seq)
         ORDER BY job.order_at, job.seq
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
     ) AS found
+    WHERE NOT moment.is_due AND NOT (floor.is_void AND lane.is_back)
     LIMIT %(limit)s
-)
+),

@@ -1,29 +1,33 @@
--- As claim_any, for jobs of several types: the first of each type are merged, then locked in order.
+-- As claim_any, for jobs of several types: the first %(width)s of them all are merged, then locked in order.
 -- Candidates are read before they are locked, so beside other claims the choice may come out short; then the caller
--- asks claim_filtered, which looks through the whole ready set.
+-- asks again with more candidates.
 picked AS MATERIALIZED (
-    SELECT job.seq
+    SELECT job.seq, {is_usual} AS is_usual, candidate.now
     FROM (
-        SELECT found.seq, found.priority, found.order_at
-        FROM unnest(%(types)s::text[]) AS wanted (type)
+        SELECT found.seq, found.priority, found.order_at, moment.now
+        FROM moment
+        CROSS JOIN unnest(%(types)s::text[]) AS wanted (type)
         CROSS JOIN LATERAL (
             SELECT first.seq, first.priority, first.order_at
             FROM generate_series(0, 4) AS level
             CROSS JOIN LATERAL (
                 SELECT ready.seq, ready.priority, ready.order_at
                 FROM {schema}.job AS ready
-                WHERE ready.gate = 0 AND ready.type = wanted.type AND ready.priority = level
+                -- `gate <= 0`: see claim_type.
+                WHERE ready.gate <= 0 AND ready.type = wanted.type AND ready.priority = level
                 ORDER BY ready.order_at, ready.seq
-                LIMIT %(limit)s
+                LIMIT %(width)s
             ) AS first
-            LIMIT %(limit)s
+            LIMIT %(width)s
         ) AS found
+        WHERE NOT moment.is_due
         ORDER BY found.priority, found.order_at, found.seq
-        LIMIT %(limit)s
+        LIMIT %(width)s
     ) AS candidate
     JOIN {schema}.job ON job.seq = candidate.seq
     -- Written so that no index of the ready set fits: the job is looked up by its number.
     WHERE job.gate IS NOT DISTINCT FROM 0
     ORDER BY candidate.priority, candidate.order_at, candidate.seq
+    LIMIT %(limit)s
     FOR UPDATE OF job SKIP LOCKED
-)
+),

@@ -1,11 +1,15 @@
 -- Complete the jobs in flight from whose end nothing follows: no key, nobody waiting, and the attempt that reports holds
 -- them. A null attempt is any. `found` is a fence for the planner: each job is looked up by its id, never by going
 -- through all that are in flight. A row that changes meanwhile (n, fan) is left to the general way.
-WITH found AS MATERIALIZED (
-    SELECT job.seq, job.n
-    FROM json_each_text(%(fences)s::json) AS named (id, attempt)
+WITH moment AS MATERIALIZED (
+    SELECT COALESCE(%(now)s::bigint, {now}) AS now
+),
+found AS MATERIALIZED (
+    SELECT job.seq, job.n, job.owner, moment.now
+    FROM moment
+    CROSS JOIN json_each_text(%(fences)s::json) AS named (id, attempt)
     CROSS JOIN LATERAL (
-        SELECT seq, n, key, fan, status, attempt FROM {schema}.job WHERE job.id = named.id OFFSET 0
+        SELECT seq, n, key, fan, status, attempt, owner FROM {schema}.job WHERE job.id = named.id OFFSET 0
     ) AS job
     WHERE job.key IS NULL
       AND job.fan = 0
@@ -18,8 +22,8 @@ done AS (
         status = 'completed',
         verb = 'complete',
         n = job.n + 1,
-        updated_at = %(now)s,
-        finalized_at = %(now)s,
+        updated_at = found.now,
+        finalized_at = found.now,
         closed = 1,
         gate = NULL,
         owner = NULL,
@@ -29,7 +33,7 @@ done AS (
     WHERE job.seq = found.seq
       AND job.n = found.n
       AND job.fan = 0
-    RETURNING {job_columns}, job.attempt_ready_at
+    RETURNING {job_columns}, job.attempt_ready_at, found.owner AS holder
 ),
 journaled AS (
     INSERT INTO {schema}.journal_inbox (
@@ -44,6 +48,10 @@ journaled AS (
     ORDER BY seq
 )
 SELECT
-    id, seq, assignee_id, n, EXISTS (SELECT FROM {schema}.result WHERE result.seq = done.seq),
-    type, tags, from_status, attempt
-FROM done
+    moment.now, pg_current_xact_id()::text, true,
+    done.seq, done.n, done.id, done.assignee_id,
+    EXISTS (SELECT FROM {schema}.result WHERE result.seq = done.seq),
+    done.holder IS NOT NULL AND done.holder <> ALL(%(owners)s::text[]),
+    done.type, done.tags, done.from_status, done.attempt
+FROM moment
+LEFT JOIN done ON true

@@ -1,0 +1,20 @@
+-- The transaction's time, and whether a delayed job is due that no pass has moved into the ready set (from `since` on;
+-- null: nobody need look). Then a claim takes nothing, and the caller moves the due ones first.
+moment AS MATERIALIZED (
+    SELECT
+        clock.now,
+        COALESCE(%(since)s::bigint > clock.now, false)
+        OR EXISTS (
+            SELECT FROM generate_series(0, 4) AS level
+            CROSS JOIN LATERAL (
+                SELECT FROM {schema}.job
+                WHERE job.gate = 1
+                  AND job.priority = level
+                  AND job.due_at <= clock.now
+                  AND job.due_at > %(since)s::bigint
+                ORDER BY job.due_at
+                LIMIT 1
+            ) AS one
+        ) AS is_due
+    FROM (SELECT COALESCE(%(now)s::bigint, {now}) AS now OFFSET 0) AS clock
+),
