@@ -12,7 +12,7 @@ from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.statements import NOW, Statements
 from penstock.errors import JobNotFoundError
 
-__all__ = ["commit_status", "count_tagged", "existing", "fetch_jobs", "list_jobs"]
+__all__ = ["commit_status", "count_tagged", "existing", "fetch_jobs", "list_jobs", "ready_filters"]
 
 _WIDTH: Final = len(COLUMNS)
 _SELECT: Final = (
@@ -21,6 +21,7 @@ _SELECT: Final = (
     " LEFT JOIN {schema}.result ON result.seq = job.seq"
     " LEFT JOIN {schema}.checkpoint ON checkpoint.seq = job.seq "
 )
+_MOST_FILTERS: Final = 1_000
 _HAS_TAGS: Final = " AND job.tags::jsonb ?& %(tags)s::text[]"
 
 
@@ -147,3 +148,13 @@ def _jobs(
         for values in found
     ]
     return jobs, found[0][-1] if found else 0
+
+
+def ready_filters(
+    connection: BoundedConnection, sql: Statements
+) -> tuple[frozenset[str], frozenset[str]] | None:
+    """Return the types and the tags of ready jobs; None if there are very many."""
+    # One more than the most, and the null at the end of each chain.
+    found = connection.execute(sql["ready_filters"], {"limit": _MOST_FILTERS + 2}).fetchone() or ([], [])
+    types, tags = (frozenset(each for each in values if each is not None) for values in found)
+    return None if max(len(types), len(tags)) > _MOST_FILTERS else (types, tags)

@@ -387,6 +387,9 @@ class PostgresStore(Store):
         found: int | None = self.run(lambda connection: _value(connection, query))
         return found
 
+    def ready_filters(self) -> tuple[frozenset[str], frozenset[str]] | None:
+        return self.run(lambda connection: reading.ready_filters(connection, self.context.sql))
+
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         if self._pool.is_closed:
             raise QueueClosedError
