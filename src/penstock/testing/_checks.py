@@ -130,6 +130,8 @@ def status(field: str, value: object) -> JobStatus:
 
 
 def tags(field: str, values: object) -> tuple[str, ...]:
+    if values is None:
+        return ()
     kept = distinct(field, values)
     if len(kept) > MAX_TAGS:
         raise bad(field, f"at most {MAX_TAGS}", values)
