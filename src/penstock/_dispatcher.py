@@ -45,6 +45,7 @@ SHORTEST_BEAT_SECONDS: Final = 0.05  # below that, beating would be all that the
 UPKEEP_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 1.0  # without any hint, the store is looked at this often
 DUE_LOOK_SECONDS: Final = 0.25
+FEW_GROUPS: Final = 8
 
 
 class _Group:
@@ -326,7 +327,9 @@ class Dispatcher:
             }
             held |= {job_id: attempt for job_id, (attempt, _) in self._short.items() if job_id not in held}
         gone = self._retry(lambda: self._backend.released(held)) if held else {}
-        ready = self._retry(self._backend.ready_filters) if self._groups else None
+        # A few groups find out by claiming: that is one question less before the job is there.
+        is_asking = len(self._groups) > FEW_GROUPS
+        ready = self._retry(self._backend.ready_filters) if is_asking else None
         with self.lock:
             for job_id, verb in gone.items():
                 self._short.pop(job_id, None)
