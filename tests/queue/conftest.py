@@ -6,6 +6,8 @@ import pytest
 import penstock
 from penstock import Queue
 
+pytest.register_assert_rewrite("penstock.testing.conformance")
+
 
 @pytest.fixture(params=["memory", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:

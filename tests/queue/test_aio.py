@@ -24,6 +24,7 @@ from penstock import (
     cancel_scope,
 )
 from penstock.aio import AsyncQueue
+from penstock.testing.conformance.queue_support import until
 
 SOON = 20.0
 #: A stream is opened by using it, and events need no waiting.
@@ -58,12 +59,6 @@ class Gate:
         self.entered.release()
         assert self.open.wait(SOON)
         return self._verb(*args, **kwargs)
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.001)
 
 
 def public(kind: type) -> set[str]:
