@@ -252,6 +252,21 @@ class StreamCapacity(QueueSuite):
         assert take(stream, 1)[0].id == "c"
         assert stream.free == 0
 
+    def test_a_freed_stream_is_served_whatever_the_tags_of_the_job_that_ended(self, queue: Queue) -> None:
+        """C19: and a job that comes back reaches another stream that matches it."""
+        put(queue, "red", tags=("red",))
+        first = queue.stream_jobs("first")
+        take(first, 1)
+        put(queue, "blue", tags=("blue",))
+        nothing_comes(first)
+        queue.complete_job("red")
+        assert [each.id for each in take(first, 1)] == ["blue"]
+        put(queue, "waits", tags=("green",))
+        other = queue.stream_jobs("other", ["blue"])
+        queue.fail_job("blue", "boom")
+        served = {take(first, 1)[0].id, take(other, 1)[0].id}
+        assert served == {"waits", "blue"}
+
     def test_two_streams_of_one_assignee_have_a_capacity_each(self, queue: Queue) -> None:
         """Q24, C11: a report frees the slot of the stream that held the job, and of no other."""
         put(queue, *"abcdef")
