@@ -377,6 +377,23 @@ def test_subscribers_run_in_the_loop_and_may_use_the_queue(run):
     run(scenario)
 
 
+def test_a_subscriber_gets_a_thread_when_all_wait_for_it(run):
+    """Q52: as many verbs as there are threads wait for their turn to tell; the subscriber's own calls pass."""
+
+    async def scenario(queue: AsyncQueue) -> None:
+        seen: list[str] = []
+
+        async def look(event: Event) -> None:
+            seen.append((await queue.get_job(event.job_id or "")).id)
+
+        queue.events.subscribe(EventKind.JOB_AVAILABLE, look)
+        count = 4 * penstock.aio.THREADS
+        jobs = await asyncio.gather(*(queue.submit("work", n) for n in range(count)))
+        assert sorted(seen) == sorted(job.id for job in jobs)
+
+    run(scenario)
+
+
 def test_the_callback_of_a_block_runs_in_the_loop(run):
     """R16."""
 
