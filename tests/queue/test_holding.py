@@ -1,4 +1,4 @@
-"""How a process holds its jobs (C28, C63, DESIGN "Who holds a job")."""
+"""How a process holds its jobs (C28, C63)."""
 
 import logging
 import multiprocessing
