@@ -13,7 +13,7 @@ from penstock.events import Event, EventBus, EventKind
 from penstock.job import CANCELLED, JobStatus
 from penstock.lifecycle import Verb
 
-__all__ = ["Emitter"]
+__all__ = ["Emitter", "is_telling"]
 
 logger = logging.getLogger("penstock")
 
@@ -30,6 +30,11 @@ _BY_STATUS = {
     JobStatus.UNKNOWN_RETRY: EventKind.JOB_RETRY,
     JobStatus.RUNNING: EventKind.JOB_STARTED,
 } | dict.fromkeys(CANCELLED, EventKind.JOB_CANCELLED)
+
+
+def is_telling() -> bool:
+    """Whether this code runs on behalf of a subscriber, so that somebody waits for it before telling the next event."""
+    return bool(_telling.get())
 
 
 class Emitter:

@@ -26,6 +26,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
+from penstock._emitter import is_telling
 from penstock.clock import Clock
 from penstock.connection import connect as connect_now
 from penstock.errors import QueueClosedError
@@ -46,10 +47,14 @@ LOOP_LOOK_SECONDS: Final = 1.0  # a loop that has ended answers no more
 
 
 class _Threads:
-    """Runs calls on a few threads, each with its caller's context and a way to withdraw it."""
+    """Runs calls on a few threads, each with its caller's context and a way to withdraw it.
+
+    Calls of subscribers have threads of their own: those of the others may all be waiting for these subscribers.
+    """
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-aio")
+        self._subscribers = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-aio-subscriber")
 
     async def run(self, call: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
         """Return what `call` returns.
@@ -76,13 +81,14 @@ class _Threads:
 
     def _submit(self, call: Callable[..., T], *args: Any) -> Future[T]:
         try:
-            return self._executor.submit(call, *args)
+            return (self._subscribers if is_telling() else self._executor).submit(call, *args)
         except RuntimeError:
             raise QueueClosedError("the queue is closed; open a new one") from None
 
     def stop(self) -> None:
         # Not waited for here: whoever awaits a call gets its outcome, and this may be one of the threads.
         self._executor.shutdown(wait=False)
+        self._subscribers.shutdown(wait=False)
 
 
 async def _ended(outcome: asyncio.Future[Any]) -> bool:

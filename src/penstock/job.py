@@ -342,7 +342,9 @@ def distinct(field: str, values: object) -> tuple[str, ...]:
     """
     if type(values) is tuple and len(values) == 1 and type(values[0]) is str:
         return values
-    if isinstance(values, str | bytes | bytearray | Mapping) or not isinstance(values, Iterable):
+    # A mapping of ids is plainly meant by its keys; one of tags would lose its values in silence.
+    is_lossy = isinstance(values, Mapping) and field != "job_ids"
+    if is_lossy or isinstance(values, str | bytes | bytearray) or not isinstance(values, Iterable):
         raise InvalidArgumentError(
             f"{field} must be a sequence of strings, got {shown(values)}", field=field, value=values
         )

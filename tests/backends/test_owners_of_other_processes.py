@@ -29,8 +29,9 @@ backend.dequeue_jobs("child", limit=100, job_ids=job_ids, owner=owner)
 print(owner, flush=True)
 for line in sys.stdin:
     command = line.strip()
-    if command.startswith("claim "):
-        clock.advance(10)
+    if command.startswith("advance "):
+        print(clock.advance(int(command[8:])), flush=True)
+    elif command.startswith("claim "):
         print(len(backend.dequeue_jobs("child", job_ids=[command[6:]], owner=owner)), flush=True)
     elif command == "beat":
         print(backend.beat_owner(owner), flush=True)
@@ -135,12 +136,38 @@ def test_a_claim_proves_life_as_a_beat_does(backend: Backend, clock: ManualClock
     child = child_holding(Job(id="long", type="t"))
     backend.enqueue_job(Job(id="short", type="t", timeouts=Timeouts(visibility=timedelta(seconds=2))))
     clock.advance(10)
+    child.tell("advance 10")
     assert child.tell("claim short") == "1"
     clock.advance(1.9)
     assert backend.maintain().lost == 0
     clock.advance(0.2)
     assert backend.maintain().lost == 1
     assert backend.get_job("short").status is JobStatus.UNKNOWN_RETRY
+
+
+def test_a_process_that_comes_back_while_it_is_given_up_keeps_its_name(
+    backend: Backend, clock: ManualClock, child_holding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C63: it has lost its jobs, but what it claims from now on is held."""
+    child = child_holding(Job(id="lost", type="t"))
+    backend.enqueue_job(Job(id="next", type="t"))
+    clock.advance(16)
+    write = backend._write
+    steps: list[int] = []
+
+    def count(*args: Any, **options: Any) -> Any:
+        result = write(*args, **options)
+        steps.append(1)
+        if len(steps) == 2:  # lifetimes, then lost jobs; the name is not forgotten yet
+            child.tell("advance 16")
+            assert child.tell("beat") == "True"
+        return result
+
+    monkeypatch.setattr(backend, "_write", count)
+    assert backend.maintain().lost == 1
+    assert child.tell("claim next") == "1"
+    assert backend.maintain().lost == 0
+    assert backend.get_job("next").status is JobStatus.RUNNING
 
 
 def test_a_visibility_shorter_than_the_liveness_counts(

@@ -9,6 +9,9 @@ from penstock import Queue
 
 __all__ = ["postgres_database", "postgres_url"]
 
+pytest.register_assert_rewrite("penstock.testing.conformance")
+
+
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
 

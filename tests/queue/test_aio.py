@@ -24,6 +24,7 @@ from penstock import (
     cancel_scope,
 )
 from penstock.aio import AsyncQueue
+from penstock.testing.conformance.queue_support import until
 
 SOON = 20.0
 #: A stream is opened by using it, and events need no waiting.
@@ -58,12 +59,6 @@ class Gate:
         self.entered.release()
         assert self.open.wait(SOON)
         return self._verb(*args, **kwargs)
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.001)
 
 
 def public(kind: type) -> set[str]:
@@ -378,6 +373,23 @@ def test_subscribers_run_in_the_loop_and_may_use_the_queue(run):
         await asyncio.wait_for(woken.wait(), SOON)
         stop()
         assert seen == ["completed first", "enqueued", "available next"]
+
+    run(scenario)
+
+
+def test_a_subscriber_gets_a_thread_when_all_wait_for_it(run):
+    """Q52: as many verbs as there are threads wait for their turn to tell; the subscriber's own calls pass."""
+
+    async def scenario(queue: AsyncQueue) -> None:
+        seen: list[str] = []
+
+        async def look(event: Event) -> None:
+            seen.append((await queue.get_job(event.job_id or "")).id)
+
+        queue.events.subscribe(EventKind.JOB_AVAILABLE, look)
+        count = 4 * penstock.aio.THREADS
+        jobs = await asyncio.gather(*(queue.submit("work", n) for n in range(count)))
+        assert sorted(seen) == sorted(job.id for job in jobs)
 
     run(scenario)
 

@@ -1,6 +1,6 @@
 """Tools for tests: a clock that stands still, a model, the journal's invariants and the conformance suite.
 
-`BackendConformance` and what else is in `penstock.testing.conformance` need pytest; nothing else here does.
+`BackendConformance`, `QueueConformance` and what else is in `penstock.testing.conformance` need pytest; nothing else here does.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from penstock.testing.journal import FoldedJob, Violation, check_fold, check_inv
 from penstock.testing.model import ModelBackend
 
 if TYPE_CHECKING:
-    from penstock.testing.conformance import BackendConformance
+    from penstock.testing.conformance import BackendConformance, QueueConformance
 
 __all__ = [
     "BackendConformance",
     "FoldedJob",
     "ManualClock",
     "ModelBackend",
+    "QueueConformance",
     "Violation",
     "check_fold",
     "check_invariants",
@@ -27,8 +28,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "BackendConformance":
-        from penstock.testing.conformance import BackendConformance  # noqa: PLC0415  # needs pytest
+    if name in ("BackendConformance", "QueueConformance"):
+        from penstock.testing import conformance  # noqa: PLC0415  # needs pytest
 
-        return BackendConformance
+        return getattr(conformance, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

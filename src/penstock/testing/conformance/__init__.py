@@ -15,9 +15,13 @@
             make.shares_store = True    # several objects may be open on one store
             return make
 
+`QueueConformance` proves in the same way what a `Queue` does over the store.
+
 `make_backend` opens the same store on every call within one test, and an empty one in every test. What it opened is
 closed when the test is over. The families can also be used one by one.
 """
+
+from collections.abc import Iterable
 
 from penstock.testing.conformance._support import MakeBackend, Suite
 from penstock.testing.conformance.bad_input import BadArguments, BadJobs, Messages, Options
@@ -48,6 +52,23 @@ from penstock.testing.conformance.maintenance import (
     Lifetimes,
     RetentionRules,
 )
+from penstock.testing.conformance.queue_documents import (
+    DocumentBlocking,
+    DocumentFlows,
+    DocumentJournal,
+    DocumentOrder,
+    DocumentReports,
+    DocumentSizes,
+)
+from penstock.testing.conformance.queue_spawning import QueueSpawning
+from penstock.testing.conformance.queue_streams import (
+    StreamCapacity,
+    StreamDelivery,
+    StreamEnds,
+    StreamWakeUps,
+)
+from penstock.testing.conformance.queue_support import QueueSuite
+from penstock.testing.conformance.queue_verbs import Draining, Events, Flows, Submitting
 from penstock.testing.conformance.reading import Listing, Reading
 from penstock.testing.conformance.reporting import (
     Completing,
@@ -138,13 +159,51 @@ FAMILIES: tuple[type[Suite], ...] = (
 )
 
 
+QUEUE_FAMILIES: tuple[type[QueueSuite], ...] = (
+    StreamDelivery,
+    StreamWakeUps,
+    StreamCapacity,
+    StreamEnds,
+    Events,
+    Flows,
+    QueueSpawning,
+    Submitting,
+    Draining,
+    DocumentOrder,
+    DocumentJournal,
+    DocumentSizes,
+    DocumentReports,
+    DocumentFlows,
+    DocumentBlocking,
+)
+
+
 class BackendConformance:
     """Every family as a nested test class: subclass it under a name that pytest collects."""
 
 
-for _family in FAMILIES:
-    _name = f"Test{_family.__name__}"
-    setattr(BackendConformance, _name, type(_name, (_family,), {"__doc__": _family.__doc__}))
+class QueueConformance:
+    """The same for what a `Queue` does over the store: streams, events, flows, document queues.
+
+    Takes the same `make_backend`. Time is real here, because streams wait.
+    """
 
 
-__all__ = ["FAMILIES", "BackendConformance", "MakeBackend", "Suite"]
+def _nest(suite: type, families: Iterable[type]) -> None:
+    for family in families:
+        name = f"Test{family.__name__}"
+        setattr(suite, name, type(name, (family,), {"__doc__": family.__doc__}))
+
+
+_nest(BackendConformance, FAMILIES)
+_nest(QueueConformance, QUEUE_FAMILIES)
+
+__all__ = [
+    "FAMILIES",
+    "QUEUE_FAMILIES",
+    "BackendConformance",
+    "MakeBackend",
+    "QueueConformance",
+    "QueueSuite",
+    "Suite",
+]
