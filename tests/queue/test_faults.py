@@ -255,7 +255,8 @@ def test_a_thousand_rounds_of_streams_leak_neither_threads_nor_jobs(queue: Queue
         elif number % 3 == 1:
             never.wait(0.0002 * (number % 7))
         stream.close()
-    assert threading.active_count() <= before
+    names = [each.name for each in threading.enumerate() if each.name.startswith("penstock")]
+    assert len(names) == len(set(names)) <= 5  # dispatch, beat, upkeep, and two of the store for hints
     stats = queue.get_job_stats()
     assert (stats.running_jobs, stats.failed_jobs + stats.pending_jobs) == (0, 20)
     assert queue._dispatcher._groups == {}
