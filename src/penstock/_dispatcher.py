@@ -17,10 +17,12 @@ anybody takes its jobs. Beats have a thread of their own, because an upkeep may 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar
@@ -46,6 +48,8 @@ UPKEEP_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 1.0  # without any hint, the store is looked at this often
 DUE_LOOK_SECONDS: Final = 0.25
 FEW_GROUPS: Final = 8
+MOST_AT_ONCE: Final = 16  # jobs of one commit that are handed out with it; more are work for the dispatcher
+NOT_DELIVERED: Final = "the stream was closed before the job was delivered (cancelled)"
 
 
 class _Group:
@@ -94,6 +98,9 @@ class Dispatcher:
         self._beating = threading.Lock()
         self._unlisten: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] | None = None
+        self._unserve: Callable[[], None] | None = None
+        self._offered: list[tuple[_Group, JobStream, int]] = []
+        self._orphans: list[Job] = []
         self._hinted = False
 
     # -- streams ------------------------------------------------------------------------------------------------
@@ -155,10 +162,12 @@ class Dispatcher:
                 self._holders.pop(job.id, None)
                 self._short.pop(job.id, None)
             self._leave(stream)
-            while self._claiming and not self._is_dispatching():
+            while (self._claiming or stream.reserved) and not self._is_dispatching():
                 self._rest.wait()  # what is being claimed for it now is given back by the dispatcher
+            untaken += stream.late
+            stream.late = []
         try:
-            self._give_back(untaken, "the stream was closed before the job was delivered (cancelled)")
+            self._give_back(untaken, NOT_DELIVERED)
         finally:
             with self.lock:
                 self._ending.discard(stream)
@@ -179,7 +188,7 @@ class Dispatcher:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join()
-        for end in (self._unwatch, self._unlisten):
+        for end in (self._unserve, self._unwatch, self._unlisten):
             if end is not None:
                 end()
         if self._owner is not None:
@@ -205,6 +214,7 @@ class Dispatcher:
         self._beaten = _clocks()
         self._unlisten = self._backend.listen(self._notice)
         self._unwatch = self._backend.watch(self._hint)
+        self._unserve = self._backend.serve(self)
         for name, target in (
             ("dispatch", self._dispatch),
             ("beat", self._keep_beating),
@@ -223,8 +233,9 @@ class Dispatcher:
         """Learn from a commit of this process. Called by the store: quick, and never raises."""
         with self.lock:
             kinds: dict[tuple[str, tuple[str, ...]], None] = {}
+            taken = {change.job_id for change in changes if change.verb == Verb.CLAIM}
             for change in changes:
-                if change.available:
+                if change.available and change.job_id not in taken:
                     kinds[change.type, change.tags] = None
                 if change.from_status in IN_FLIGHT and change.status not in IN_FLIGHT:
                     self._short.pop(change.job_id, None)
@@ -232,6 +243,44 @@ class Dispatcher:
             for type_, tags in kinds:
                 for group in self._index.matching(type_, tags):
                     self._mark(group)
+
+    def wishes(self, changes: Sequence[Change]) -> Sequence[ClaimRequest]:
+        """Say what streams want of jobs that are about to be committed. Called by the store, inside a transaction."""
+        news = [change for change in changes if change.available]
+        if len(news) > MOST_AT_ONCE or not self.lock.acquire(blocking=False):
+            return ()
+        try:
+            if self._claiming or self._dirty or self._stopping or self._needs_beat():
+                return ()
+            wanted: Counter[_Group] = Counter()
+            for change in news:
+                wanted.update(itertools.islice(self._index.matching(change.type, change.tags), 1))
+            self._offered = [
+                (group, stream, min(stream.free, count))
+                for group, count in wanted.items()
+                for stream in group.hungry()[:1]
+            ]
+            for _, stream, count in self._offered:
+                stream.reserved += count
+            return [self._request(stream, count, self._owner) for _, stream, count in self._offered]
+        finally:
+            self.lock.release()
+
+    def receive(self, jobs: Sequence[list[Job]]) -> None:
+        """Hand out what was claimed in a commit of somebody else's; without any, only the slots are free again."""
+        with self.lock:
+            offered, self._offered = self._offered, []
+            for (group, stream, count), batch in zip(offered, jobs or [[]] * len(offered), strict=True):
+                stream.reserved -= count
+                if stream.is_open:
+                    self._push(group, stream, batch)
+                elif stream in self._ending:
+                    stream.late += batch
+                else:
+                    self._orphans += batch
+            self._rest.notify_all()
+            if self._orphans:
+                self._work.notify_all()
 
     def _hint(self) -> None:
         """Be told that another process has committed something."""
@@ -283,7 +332,9 @@ class Dispatcher:
                     self._work.wait(self._backend.poll_seconds)
                 hinted, self._hinted = self._hinted, False
                 dirty = list(self._dirty)
+                orphans, self._orphans = self._orphans, []
             try:
+                self._give_back(orphans, NOT_DELIVERED)
                 if dirty:
                     self._serve(dirty)
                     self._after_commits()
@@ -365,16 +416,7 @@ class Dispatcher:
         """Claim for some streams in one transaction; return the groups for which nothing is left."""
         owner = self._retry(self._living_name)
         with self.lock:
-            requests = [
-                ClaimRequest(
-                    assignee_id=stream.assignee_id,
-                    tags=stream.tags,
-                    limit=max(stream.free, 1),
-                    types=stream.types,
-                    owner=owner,
-                )
-                for _, stream in wishes
-            ]
+            requests = [self._request(stream, max(stream.free, 1), owner) for _, stream in wishes]
         found = self._retry(lambda: self._backend.dequeue_jobs_for(requests))
         emptied: set[_Group] = set()
         orphans: list[Job] = []
@@ -382,20 +424,31 @@ class Dispatcher:
             for (group, stream), request, jobs in zip(wishes, requests, found, strict=True):
                 if len(jobs) < request.limit:
                     emptied.add(group)
-                if not stream.is_open:
+                if stream.is_open:
+                    self._push(group, stream, jobs)
+                else:
                     orphans += jobs
-                    continue
-                for job in jobs:
-                    self._holders[job.id] = stream
-                stream.push(jobs)
-                self.keep_alive(jobs)
-                for job in jobs:
-                    if (job.id, job.attempt) in self._early:  # somebody reported it before we knew we had it
-                        stream.held.pop(job.id, None)
-                        self._holders.pop(job.id, None)
-                group.put_last(stream)
-        self._give_back(orphans, "the stream was closed before the job was delivered (cancelled)")
+        self._give_back(orphans, NOT_DELIVERED)
         return emptied
+
+    def _request(self, stream: JobStream, limit: int, owner: str | None) -> ClaimRequest:
+        return ClaimRequest(
+            assignee_id=stream.assignee_id, tags=stream.tags, limit=limit, types=stream.types, owner=owner
+        )
+
+    def _push(self, group: _Group, stream: JobStream, jobs: Sequence[Job]) -> None:
+        """Hand jobs to an open stream."""
+        if not jobs:
+            return
+        for job in jobs:
+            self._holders[job.id] = stream
+        stream.push(jobs)
+        self.keep_alive(jobs)
+        for job in jobs:
+            if (job.id, job.attempt) in self._early:  # somebody reported it before we knew we had it
+                stream.held.pop(job.id, None)
+                self._holders.pop(job.id, None)
+        group.put_last(stream)
 
     def _give_back(self, jobs: list[Job], message: str) -> None:
         if not jobs:
@@ -472,10 +525,13 @@ class Dispatcher:
         A process that was frozen wakes up in the middle of anything. What it claimed under a name that is gone would
         be taken from it at once.
         """
-        most = self._backend.liveness.total_seconds() * 2 / 3
-        if any(now - then > most for now, then in zip(_clocks(), self._beaten, strict=True)):
+        if self._needs_beat():
             self._beat()
         return self._owner or ""
+
+    def _needs_beat(self) -> bool:
+        most = self._backend.liveness.total_seconds() * 2 / 3
+        return any(now - then > most for now, then in zip(_clocks(), self._beaten, strict=True))
 
     def _beat_seconds(self) -> float:
         shortest = min(

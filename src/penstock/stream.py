@@ -47,8 +47,10 @@ class JobStream:
         "assignee_id",
         "filter",
         "held",
+        "late",
         "lost",
         "max_assigned_jobs",
+        "reserved",
         "tags",
         "types",
     )
@@ -71,6 +73,10 @@ class JobStream:
         self.held: dict[str, int] = {}
         #: Jobs whose cancellation was acknowledged as "not executing": their slots stay taken (see `free`).
         self.lost: dict[str, int] = {}
+        #: Slots that a commit under way may fill.
+        self.reserved = 0
+        #: Jobs that came with such a commit when the stream was closed already.
+        self.late: list[Job] = []
         self._dispatcher = dispatcher
         self._changed = threading.Condition(dispatcher.lock)
         self._buffer: list[Job] = []
@@ -91,7 +97,7 @@ class JobStream:
         `acknowledge_cancellation(job, was_executing=False)`, until `mark_worker_unresponsive`, `reset_running_jobs` or
         the stream's end.
         """
-        return self.max_assigned_jobs - len(self.held) - len(self.lost)
+        return self.max_assigned_jobs - len(self.held) - len(self.lost) - self.reserved
 
     @property
     def is_open(self) -> bool:
@@ -182,7 +188,7 @@ class JobStream:
 
     # -- for the dispatcher, with its lock held -----------------------------------------------------------------
 
-    def push(self, jobs: list[Job]) -> None:
+    def push(self, jobs: Sequence[Job]) -> None:
         """Count jobs as held and hand them to the consumer."""
         for job in jobs:
             self.held[job.id] = job.attempt

@@ -28,7 +28,16 @@ from penstock.backends._settlement import settle
 from penstock.backends._spawning import adopted, spawn
 from penstock.backends._store import SPAWNED, Blobs, Claim, Store, Transaction, jobs_of, tell
 from penstock.backends._submission import PlainSubmission, Submission
-from penstock.backends.base import UNSET, Backend, Change, ClaimRequest, Failure, Retention, UnsetType
+from penstock.backends.base import (
+    UNSET,
+    Backend,
+    Change,
+    ClaimRequest,
+    Failure,
+    Retention,
+    Taker,
+    UnsetType,
+)
 from penstock.errors import (
     InvalidArgumentError,
     InvalidTransitionError,
@@ -159,12 +168,7 @@ class EngineBackend(Backend):
                 raise InvalidArgumentError(
                     f"requests must hold ClaimRequest only, got {shown(each)}", field="requests", value=each
                 )
-        claims = [
-            _checked_claim(
-                each.assignee_id, each.tags, each.limit, each.types, each.key, each.job_ids, each.owner
-            )
-            for each in requests
-        ]
+        claims = [_claim_of(each) for each in requests]
         return self._write(lambda tx: [self._claim(tx, claim) for claim in claims])
 
     def restart_job(self, job_id: str, assignee_id: str) -> Job:
@@ -815,6 +819,26 @@ class EngineBackend(Backend):
 
         return stop
 
+    def serve(self, taker: Taker) -> Callable[[], None]:
+        def claim(tx: Transaction, changes: Sequence[Change]) -> Callable[[bool], None] | None:
+            wishes = taker.wishes(changes)
+            if not wishes:
+                return None
+            try:
+                jobs = [self._claim(tx, _claim_of(each)) for each in wishes]
+            except BaseException:
+                taker.receive([])
+                raise
+            return lambda is_committed: taker.receive(jobs if is_committed else [])
+
+        self._store.before_commit = claim
+
+        def stop() -> None:
+            if self._store.before_commit is claim:
+                self._store.before_commit = None
+
+        return stop
+
     def now(self) -> datetime:
         return moment_at(self._store.now())
 
@@ -934,6 +958,18 @@ def _checked_claim(
         key=None if wanted_key is None else encode_strings(wanted_key),
         job_ids=None if job_ids is None else arguments.job_ids(job_ids),
         owner=arguments.optional_text("owner", owner, arguments.MAX_ID),
+    )
+
+
+def _claim_of(request: ClaimRequest) -> Claim:
+    return _checked_claim(
+        request.assignee_id,
+        request.tags,
+        request.limit,
+        request.types,
+        request.key,
+        request.job_ids,
+        request.owner,
     )
 
 

@@ -294,6 +294,9 @@ class Transaction(ABC):
         """Fold counters, forget expired idempotency keys: what keeps the store quick."""
 
 
+BeforeCommit = Callable[[Transaction, Sequence[Change]], Callable[[bool], None] | None]
+
+
 class Store(ABC):
     """A database that runs transactions for the engine."""
 
@@ -358,6 +361,10 @@ class Store(ABC):
     def take_upkeep(self, interval: int) -> bool:
         """Note in the store that upkeep is done now, unless it was less than `interval` ago; return whether."""
         return self.write(lambda tx: tx.take_upkeep(interval))
+
+    #: Called with the changes of a transaction that is about to be committed, if the store can do that. May claim in it;
+    #: what it returns is called afterwards with whether the commit succeeded.
+    before_commit: BeforeCommit | None = None
 
     #: Called with the changes of each commit, in commit order, when set.
     on_commit: Callable[[Sequence[Change]], None] | None = None

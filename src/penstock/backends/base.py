@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import msgspec
 
@@ -89,6 +89,18 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     assignee_id: str | None
     at: datetime
     available: bool = False
+
+
+class Taker(Protocol):
+    """Somebody who waits for jobs, and may take them in the very commit that makes them takeable."""
+
+    def wishes(self, changes: Sequence[Change]) -> Sequence[ClaimRequest]:
+        """Return what to claim, given what is about to be committed. Must not call the store, nor wait."""
+        ...
+
+    def receive(self, jobs: Sequence[list[Job]]) -> None:
+        """Take what was claimed, one list a wish, once it is committed; nothing at all if it was not."""
+        ...
 
 
 class Backend(ABC):
@@ -512,6 +524,14 @@ class Backend(ABC):
 
     #: Seconds between two looks for what other processes did.
     poll_seconds: float = 0.05
+
+    def serve(self, taker: Taker) -> Callable[[], None]:  # noqa: ARG002  # a store with one writer at a time can
+        """Let a taker have jobs in the commits of this process that make them takeable: one commit instead of two.
+
+        A store may ignore this; whoever is served this way looks for jobs in other ways too. Returns a function that
+        ends it.
+        """
+        return lambda: None
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002  # polling is enough
         """Have `callback` called soon after another process has changed the store, as far as the store can tell.

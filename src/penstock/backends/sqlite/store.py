@@ -22,7 +22,7 @@ import apsw
 import msgspec
 
 from penstock.backends._rows import JOURNAL_COLUMNS, Row, damage_named, journal_entry
-from penstock.backends._store import Blobs, Store, Transaction
+from penstock.backends._store import BeforeCommit, Blobs, Store, Transaction
 from penstock.backends.base import Change
 from penstock.backends.sqlite.connection import fetch, open_connection, prepare_file
 from penstock.backends.sqlite.faults import translate
@@ -87,6 +87,7 @@ class SqliteStore(Store):
         self._forgotten = False
         self._stays_with_parent = False
         self._on_commit: Callable[[Sequence[Change]], None] | None = None
+        self._before_commit: BeforeCommit | None = None
         with self._gate, self._translated():
             with _stores_lock:
                 _stores.add(self)
@@ -119,6 +120,17 @@ class SqliteStore(Store):
         writer = self._writer
         if writer is not None:
             writer.on_commit = listener
+
+    @property
+    def before_commit(self) -> BeforeCommit | None:
+        return self._before_commit
+
+    @before_commit.setter
+    def before_commit(self, hook: BeforeCommit | None) -> None:
+        self._before_commit = hook
+        writer = self._writer
+        if writer is not None:
+            writer.before_commit = hook
 
     def fetch_jobs(self, ids: Sequence[str]) -> tuple[list[tuple[Row, Blobs]], int]:
         if len(ids) == 1:
@@ -293,6 +305,7 @@ class SqliteStore(Store):
             raise
         self._writer = Writer(connection, self._turns, path=self._path, now=self.now, timeout=self._timeout)
         self._writer.on_commit = self._on_commit
+        self._writer.before_commit = self._before_commit
         if not self._is_memory and hasattr(socket, "AF_UNIX"):
             self._sender = HintSender(self._path)
             self._writer.nudge = self._nudge
@@ -373,7 +386,7 @@ class SqliteStore(Store):
             if self._writer is not None:
                 self._writer.disown()
         # Listeners and receivers are the parent's: their threads and locks did not come along.
-        self._on_commit = None
+        self._on_commit = self._before_commit = None
         self._receiver = None
 
 

@@ -16,6 +16,7 @@ A thread that is interrupted (Ctrl-C) leaves its place in the queue, so that nob
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import threading
 import time
@@ -25,7 +26,7 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
-from penstock.backends._store import Transaction
+from penstock.backends._store import BeforeCommit, Transaction
 from penstock.backends._submission import is_all_or_nothing
 from penstock.backends.base import Change
 from penstock.backends.sqlite.connection import fetch
@@ -38,6 +39,7 @@ from penstock.scope import CancelScope, current_scope
 
 __all__ = ["Writer", "WriterRetiredError", "leak"]
 
+logger = logging.getLogger("penstock")
 T = TypeVar("T")
 
 GATHERING_TIME: Final = 0.0002
@@ -106,6 +108,7 @@ class Writer:
         self._is_disowned = False
         self._foreign_version: int | None = None
         self.on_commit: Callable[[Sequence[Change]], None] | None = None
+        self.before_commit: BeforeCommit | None = None
         self.nudge: Callable[[], None] | None = None
         self._files = [] if path == ":memory:" else [_File(path), _File(f"{path}-wal")]
         connection.set_busy_timeout(LOCK_WAIT)
@@ -272,6 +275,7 @@ class Writer:
     def _commit_group(self, group: list[_Request]) -> None:
         first = group[0]
         committing = False
+        handed_out: Callable[[bool], None] | None = None
         self._begin(first.deadline, first.scope)
         self._cache.check(self._connection)
         try:
@@ -281,6 +285,8 @@ class Writer:
             transactions = [tx]
             if not first.alone and (self._waiting or max(self._recent) > 1):
                 self._gather(group, transactions)
+            if self.before_commit is not None:
+                handed_out = self._hand_out(transactions)
             journaled = self._journaled
             for tx in transactions:
                 journaled += tx.journaled
@@ -294,6 +300,8 @@ class Writer:
         finally:
             self._is_committed = committing and not self._connection.in_transaction
             self._end()
+            if handed_out is not None:
+                handed_out(self._is_committed)
         self._journaled = journaled
         self._recent = (len(group), self._recent[0])
         if has_news and self.nudge is not None:
@@ -302,6 +310,30 @@ class Writer:
             changes = [change for each in transactions for change in each.changes]
             if changes:
                 self.on_commit(changes)
+
+    def _hand_out(self, transactions: list[SqliteTransaction]) -> Callable[[bool], None] | None:
+        """Let those who wait here take what is about to be committed, so that it costs no commit of its own.
+
+        A fault of theirs is not the fault of those who commit: then they find the jobs afterwards, as ever.
+        """
+        changes = [change for each in transactions for change in each.changes]
+        if self.before_commit is None or not any(change.available for change in changes):
+            return None
+        tx = self._transaction()
+        self._cursor.execute("SAVEPOINT handing_out")
+        try:
+            handed_out = self.before_commit(tx, changes)
+        except Exception:
+            if not self._connection.in_transaction:
+                raise
+            logger.exception("waiting streams could not be served at once")
+            self._cache.clear()
+            self._cursor.execute("ROLLBACK TO handing_out")
+            handed_out = None
+        self._cursor.execute("RELEASE handing_out")
+        if handed_out is not None:
+            transactions.append(tx)
+        return handed_out
 
     def _begin(self, deadline: float, scope: CancelScope | None) -> None:
         if scope is not None and (remaining := scope.remaining()) is not None:

@@ -1,0 +1,157 @@
+"""Jobs handed to waiting streams in the commit that makes them takeable (Q24, Q30; docs/design/0004)."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from penstock import BackendError, Job, JobStatus, JobStream, Queue, cancel_scope
+
+SOON = 10.0
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The stores with one writer at a time; others hand nothing out this way."""
+    return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
+
+
+def take(stream: JobStream) -> list[Job]:
+    with cancel_scope(timeout=SOON):
+        return next(stream)
+
+
+def resting(stream: JobStream, queue: Queue) -> None:
+    """Wait until the stream has looked for jobs and found none."""
+    dispatcher = queue._dispatcher
+    with dispatcher.lock:
+        while dispatcher._claiming or dispatcher._dirty:
+            assert dispatcher._rest.wait(SOON)
+    assert stream.free == stream.max_assigned_jobs
+
+
+def writer_of(queue: Queue) -> Any:
+    return queue.backend._store._writer  # type: ignore[attr-defined]
+
+
+def test_a_job_reaches_a_waiting_stream_in_the_commit_that_stores_it(queue: Queue) -> None:
+    stream = queue.stream_jobs("worker", max_assigned_jobs=2)
+    resting(stream, queue)
+    before = writer_of(queue)._connection.data_version()
+    queue.enqueue_job(Job(id="job", type="t"))
+    assert writer_of(queue)._connection.data_version() == before + 1
+    assert queue.get_job("job").status is JobStatus.RUNNING
+    (job,) = take(stream)
+    assert (job.id, job.attempt, job.assignee_id, stream.free) == ("job", 1, "worker", 1)
+    assert [row.verb for row in queue.read_journal()] == ["enqueue", "claim"]
+
+
+def test_the_end_of_a_job_hands_out_what_waited_for_it(queue: Queue) -> None:
+    """R3, G24: the next of the key, in the commit of the completion."""
+    stream = queue.stream_jobs("worker", max_assigned_jobs=2)
+    queue.enqueue_jobs([Job(id=name, type="t", key="k") for name in ("first", "second")])
+    assert [job.id for job in take(stream)] == ["first"]
+    queue.complete_job("first")
+    assert [job.id for job in take(stream)] == ["second"]
+
+
+def test_a_commit_that_fails_hands_out_nothing(queue: Queue) -> None:
+    stream = queue.stream_jobs("worker", max_assigned_jobs=1)
+    resting(stream, queue)
+    with failing_commit(writer_of(queue)), pytest.raises(BackendError):
+        queue.enqueue_job(Job(id="lost", type="t"))
+    assert stream.free == 1
+    queue.enqueue_job(Job(id="kept", type="t"))
+    assert [job.id for job in take(stream)] == ["kept"]
+
+
+def test_a_fault_in_handing_out_is_not_the_submitters(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = queue.stream_jobs("worker")
+    resting(stream, queue)
+    claim = queue.backend._claim  # type: ignore[attr-defined]
+    calls: list[object] = []
+
+    def failing_once(tx: object, wanted: object) -> list[Job]:
+        calls.append(wanted)
+        jobs: list[Job] = claim(tx, wanted)
+        if len(calls) == 1:
+            raise RuntimeError("planted")
+        return jobs
+
+    monkeypatch.setattr(queue.backend, "_claim", failing_once)
+    assert queue.enqueue_job(Job(id="job", type="t")) == "job"
+    assert [job.id for job in take(stream)] == ["job"]
+    assert "could not be served at once" in caplog.text
+    assert queue.get_job("job").attempt == 1  # what was undone left no trace
+
+
+def test_no_stream_gets_more_than_it_has_room_for(queue: Queue) -> None:
+    """Q21: many submitters at once, each commit handing out."""
+    stream = queue.stream_jobs("worker", max_assigned_jobs=3)
+    done = threading.Event()
+    most = 0
+
+    def consume() -> None:
+        nonlocal most
+        count = 0
+        for batch in stream:
+            most = max(most, queue.get_job_stats().running_jobs)
+            for job in batch:
+                queue.complete_job(job.id, attempt=job.attempt)
+            count += len(batch)
+            if count == 400:
+                done.set()
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: queue.enqueue_job(Job(id=f"job-{number}", type="t")), range(400)))
+    assert done.wait(SOON)
+    stream.close()
+    consumer.join(SOON)
+    assert 1 <= most <= 3
+    assert queue.get_job_stats().completed_jobs == 400
+
+
+def test_what_is_handed_to_a_stream_that_closes_meanwhile_goes_back(queue: Queue) -> None:
+    """Q31: nobody is left holding it."""
+    for number in range(100):
+        stream = queue.stream_jobs("worker")
+        resting(stream, queue)
+        closer = threading.Thread(target=stream.close)
+        closer.start()
+        queue.enqueue_job(Job(id=f"job-{number}", type="t"))
+        closer.join(SOON)
+        assert queue.get_job(f"job-{number}").status in (JobStatus.INITIAL_PENDING, JobStatus.FAILED_RETRY)
+        queue.cancel_jobs(job_ids=[f"job-{number}"])
+
+
+def failing_commit(writer: Any) -> Any:
+    """Make the next COMMIT of a writer fail as on a full disk."""
+
+    class Cursor:
+        def __init__(self, cursor: apsw.Cursor) -> None:
+            self._cursor = cursor
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._cursor, name)
+
+        def execute(self, sql: str, *parameters: object) -> Any:
+            if sql == "COMMIT":
+                writer._cursor = self._cursor
+                raise apsw.FullError("planted")
+            return self._cursor.execute(sql, *parameters)
+
+    class Planted:
+        def __enter__(self) -> None:
+            writer._cursor = Cursor(writer._cursor)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    return Planted()
