@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
-from penstock.backends._rows import Row, damage_named, first_claim
-from penstock.backends._store import Claim, claim_change, jobs_of, tell
+from penstock.backends._rows import Row, damage_named, first_claim, job_of
+from penstock.backends._store import Claim, claim_change, tell
 from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.fast import numbers, texts
 from penstock.backends.postgres.floors import FROM_THE_BEGINNING, Lane, lanes
@@ -80,12 +80,13 @@ class ClaimingTransaction(CoreTransaction):
             }
         if len(jobs) == len(found):
             return list(jobs.values())
-        others = self.fetch_rows(
-            "WHERE job.seq = ANY(%(seqs)s::bigint[])",
-            {"seqs": numbers(each[_SEQ] for each in found if not each[_IS_USUAL])},
+        others = self.run(
+            self.context.whole, {"seqs": numbers(each[_SEQ] for each in found if not each[_IS_USUAL])}
         )
-        for row, job in zip(others, jobs_of(self, others), strict=True):
-            jobs[row.seq] = job
+        with damage_named():
+            for *values, payload, result, checkpoint in others:
+                row = Row(*values)
+                jobs[row.seq] = job_of(row, payload or b"", result, checkpoint, now)
         return [jobs[each[_SEQ]] for each in found]
 
     def _claim(self, claim: Claim) -> list[_Found]:

@@ -46,6 +46,7 @@ class Context:
         self.claims = {
             name: Prepared(f"penstock_claim_{name}", text) for name, text in self.sql.claims.items()
         }
+        self.whole = Prepared("penstock_whole", self.sql["whole"])
         self.complete_simple = Prepared("penstock_complete", self.sql["complete_simple"])
         self.start = Prepared(
             "penstock_start", self.sql.filled("start", since="%(since)s", own_now="%(own_now)s")

@@ -106,18 +106,25 @@ class CoreTransaction(Transaction):
         If it is the first one it opens the transaction on its way. There is always a row; one that holds nothing but
         those three is left out.
         """
-        if not self._opening.may_prepare:
-            found = self.connection.execute(statement.source, values, binary=True).fetchall()
-        elif self._now is None:
+        if self._now is None and self._opening.may_prepare:
             found = statement.begin_and_rows(self._connection, self._opening.begin, values)
             now, _, is_due = found[0][:3]
             self._now = now
             self.is_due = self._opening.judge(now, is_due=is_due)
-        else:
+        elif self._opening.may_prepare:
             found = statement.rows(self._connection, values)
+        else:
+            found = self.run(statement, values)
         if found[0][1] is not None:
             self.xid = found[0][1]
         return [] if found[0][3] is None else found
+
+    def run(self, statement: Prepared, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Run a statement in the open transaction and return its rows."""
+        connection = self.connection
+        if not self._opening.may_prepare:
+            return connection.execute(statement.source, values, binary=True).fetchall()
+        return statement.rows(connection, values)
 
     # -- statements ---------------------------------------------------------------------------------------------
 

@@ -149,12 +149,13 @@ def roll_back(connection: BoundedConnection) -> None:
     command(connection, b"ROLLBACK")
 
 
-def command(connection: BoundedConnection, text: bytes) -> None:
-    """Run a command that has no parameters and whose answer does not matter."""
+def command(connection: BoundedConnection, text: bytes) -> pq.abc.PGresult:
+    """Run a command that has no parameters."""
     with connection.lock:
         connection.pgconn.send_query(text)
-        result = connection.wait(generators.execute(connection.pgconn))[-1]
+        result: pq.abc.PGresult = connection.wait(generators.execute(connection.pgconn))[-1]
     _check(result, connection)
+    return result
 
 
 def numbers(values: Iterable[int]) -> str:

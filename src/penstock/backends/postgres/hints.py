@@ -5,8 +5,8 @@ Nothing depends on it: a nudge that is lost costs the time until the next look (
 NOTIFY takes a lock of the whole database until its transaction has ended, so it is never part of a transaction that
 writes: it would make commits wait for each other's flush. It follows the commit, on the same connection, and it is rare:
 the first after a pause goes out at once; what comes right behind it shares one nudge, sent by a thread a little later, and
-the longer that goes on, the later. Whoever listens holds a shared advisory lock, so that a server nobody listens to does
-not even get a NOTIFY.
+the longer that goes on, the later. Whoever listens holds a shared advisory lock, so that where nobody does no NOTIFY is
+sent, and only now and then is it asked whether somebody has come.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RV = TypeVar("RV")
 
 #: Second part of the advisory lock that listeners share.
 _LISTENING: Final = 3
-_FIRST_GAP: Final = 0.002
+_FIRST_GAP: Final = 0.005
 _LONGEST_GAP: Final = 0.05
 _ANSWER_SECONDS: Final = 10.0
 _FIRST_PAUSE: Final = 0.05
@@ -183,7 +183,11 @@ class Sender:
                 logger.debug("a hint was not sent: %s", error)
 
     def _send(self, connection: BoundedConnection) -> None:
-        fast.command(connection, self._command)
+        is_heard = fast.command(connection, self._command).ntuples > 0
+        if not is_heard:
+            with self._changed:
+                self._gap = _LONGEST_GAP
+                self._next = time.monotonic() + self._gap
 
 
 class _StoppedError(Exception):
