@@ -151,6 +151,8 @@ class Dispatcher:
 
     def end(self, stream: JobStream, error: BaseException | None = None) -> None:
         """Close a stream and give back what its consumer has not taken, before returning."""
+        if stream.is_foreign():
+            return  # the parent's, and so are its jobs
         with self.lock:
             if not stream.is_open:
                 while stream in self._ending and not self._is_dispatching():
@@ -175,6 +177,7 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Close all streams and end the threads."""
+        self._after_fork()
         with self.lock:
             self._stopping = True
             streams = [stream for group in self._groups.values() for stream in group.streams]
@@ -338,10 +341,9 @@ class Dispatcher:
                 if dirty:
                     self._serve(dirty)
                     self._after_commits()
-                    self._hinted = self._hinted or hinted
-                    continue
                 now = time.monotonic()
-                if hinted or now >= next_look or self._has_news():
+                # However busy some streams are, the others must learn what happened elsewhere.
+                if hinted or now >= next_look or (not dirty and self._has_news()):
                     next_look = now + LOOK_SECONDS
                     self._look_everywhere()
                 elif now >= next_due_look:
@@ -390,14 +392,18 @@ class Dispatcher:
                 self._mark(group)
 
     def _serve(self, dirty: list[_Group]) -> None:
-        """Claim for dirty groups until each is full or has found nothing more."""
+        """Claim for dirty groups: once for every stream, or until a group is full or has found nothing more.
+
+        Those that are emptied as fast as they are filled come again, after all others had their turn.
+        """
         with self.lock:
             for group in dirty:
                 self._dirty.pop(group, None)
             self._claiming = True
         try:
             width = 1
-            while dirty:
+            most = max(len(group.streams) for group in dirty)
+            while dirty and width < 4 * most:
                 round_ = [(group, stream) for group in dirty for stream in group.hungry()[:width]]
                 if not round_:
                     return
@@ -408,6 +414,9 @@ class Dispatcher:
                 width *= 4
         finally:
             with self.lock:
+                for group in dirty:
+                    if group.hungry():
+                        self._mark(group)
                 self._claiming = False
                 self._early.clear()
                 self._rest.notify_all()

@@ -30,7 +30,7 @@ from penstock.policy import (
     Timeouts,
     duration,
 )
-from penstock.scope import checkpoint
+from penstock.scope import checkpoint, shielded
 from penstock.stream import JobStream, check_stream
 
 __all__ = ["Queue", "SpawnOptions"]
@@ -202,13 +202,16 @@ class Queue:
             parent_id=parent_id,
             held=held,
         )
-        return self.get_job(self._run(self.backend.enqueue_job, job))
+        job_id = self._run(self.backend.enqueue_job, job)
+        with shielded():  # it is stored: who is told otherwise would submit it again
+            return self.backend.get_job(job_id)
 
     def submit_many(self, requests: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Store many jobs, all or none; each request is a mapping of `submit`'s arguments."""
         jobs = [self._requested_as(request) for request in requests]
         ids = self._run(self.backend.enqueue_jobs, jobs)
-        found = self.backend.get_jobs(ids)
+        with shielded():
+            found = self.backend.get_jobs(ids)
         return [found[job_id] for job_id in ids]
 
     def _requested_as(self, request: Mapping[str, Any]) -> Job:

@@ -15,7 +15,8 @@ import contextvars
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
@@ -138,6 +139,16 @@ def cancel_scope(timeout: float | timedelta | None = None) -> CancelScope:
 def current_scope() -> CancelScope | None:
     """Return the scope that calls made here obey, or None."""
     return _current.get()
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Run a block that no scope ends, because what it belongs to is done already."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def checkpoint() -> None:

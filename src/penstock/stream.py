@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from penstock.backends import _arguments as arguments
+from penstock.errors import QueueClosedError
 from penstock.job import Job
 from penstock.scope import current_scope
 
@@ -44,6 +46,7 @@ class JobStream:
         "_ended",
         "_error",
         "_is_open",
+        "_pid",
         "assignee_id",
         "filter",
         "held",
@@ -82,6 +85,7 @@ class JobStream:
         self._buffer: list[Job] = []
         self._awaiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._is_open = True
+        self._pid = os.getpid()
         self._error: BaseException | None = None
         self._ended = False
 
@@ -99,6 +103,14 @@ class JobStream:
         """
         return self.max_assigned_jobs - len(self.held) - len(self.lost) - self.reserved
 
+    def is_foreign(self) -> bool:
+        """Whether this is the child of a fork, and the stream its parent's."""
+        return self._pid != os.getpid()
+
+    def _check_own(self) -> None:
+        if self.is_foreign():
+            raise QueueClosedError("the stream belongs to the process that opened it; open one in the child")
+
     @property
     def is_open(self) -> bool:
         """Whether jobs may still come."""
@@ -110,6 +122,7 @@ class JobStream:
         return self
 
     def __next__(self) -> list[Job]:
+        self._check_own()
         scope = current_scope()
         unsubscribe = None if scope is None else scope.subscribe(self._wake)
         try:
@@ -129,6 +142,7 @@ class JobStream:
         return self
 
     async def __anext__(self) -> list[Job]:
+        self._check_own()
         loop = asyncio.get_running_loop()
         scope = current_scope()
         unsubscribe = None if scope is None else scope.subscribe(self._wake)

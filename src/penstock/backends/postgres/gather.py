@@ -77,7 +77,11 @@ class Gatherer:
                 self._line.append(place)
             self._is_led = True
         if place.state is not _State.LEADING:
-            self._await_turn(place, current_scope())
+            try:
+                self._await_turn(place, current_scope())
+            except BaseException:
+                self._leave(place)
+                raise
         if place.state is _State.LEADING:
             self._lead(place)
         if place.error is not None:
@@ -103,6 +107,15 @@ class Gatherer:
                         scope.check()
         finally:
             unsubscribe()
+
+    def _leave(self, place: _Place) -> None:
+        """Go without an answer (Ctrl-C): nobody must wait for this caller to lead."""
+        with self._lock:
+            if place in self._line:
+                self._line.remove(place)
+            is_leading = place.state is _State.LEADING
+        if is_leading:
+            self._hand_over(())
 
     def _lead(self, place: _Place) -> None:
         """Store the own job and those in line, then hand over."""

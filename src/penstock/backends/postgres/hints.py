@@ -211,6 +211,8 @@ class Listener:
 
     def close(self) -> None:
         """End the thread and its connection, wherever it is waiting."""
+        with contextlib.suppress(OSError):
+            self._stop.shutdown(socket.SHUT_RDWR)  # closing is not enough while a forked child has it too
         self._stop.close()
         if self._thread is not threading.current_thread():
             self._thread.join()
