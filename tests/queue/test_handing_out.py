@@ -59,7 +59,9 @@ def test_the_end_of_a_job_hands_out_what_waited_for_it(queue: Queue) -> None:
     assert [job.id for job in take(stream)] == ["second"]
 
 
-def test_a_commit_that_fails_hands_out_nothing(queue: Queue) -> None:
+def test_a_commit_that_fails_hands_out_nothing(queue: Queue, url: str) -> None:
+    if url == "memory:":
+        pytest.skip("its reads are commits too, and would meet the planted fault")
     stream = queue.stream_jobs("worker", max_assigned_jobs=1)
     resting(stream, queue)
     with failing_commit(writer_of(queue)), pytest.raises(BackendError):
