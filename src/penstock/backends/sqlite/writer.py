@@ -15,6 +15,7 @@ A thread that is interrupted (Ctrl-C) leaves its place in the queue, so that nob
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -71,9 +72,10 @@ class _Request:
         self.error: BaseException | None = None
 
     def answer(self) -> None:
-        """Wake the caller."""
+        """Wake the caller; once is enough, more often does no harm."""
         if self.answered is not None:
-            self.answered.release()
+            with contextlib.suppress(RuntimeError):
+                self.answered.release()
 
 
 class Writer:
@@ -102,7 +104,7 @@ class Writer:
         self._recent = (1, 1)
         self._journaled = 0
         self._cache = SubmissionCache()
-        self._closed = False
+        self._closings = 0  # how many are closing it, for good or for a fork
         self._has_turn = False
         self._is_committed = False
         self._is_disowned = False
@@ -137,7 +139,7 @@ class Writer:
         with self._mutex:
             if self._leader == threading.get_ident():
                 raise _inside("written to")
-            if self._closed:
+            if self._closings:
                 raise WriterRetiredError
             if self._leader is None:
                 request.leads = True
@@ -163,7 +165,7 @@ class Writer:
         look = _Request(_nothing, True, 0.0, None)
         try:
             with self._mutex:
-                if self._leader is not None or self._closed:
+                if self._leader is not None or self._closings:
                     return False
                 look.leads = True
                 self._leader = -1
@@ -185,7 +187,7 @@ class Writer:
 
     @property
     def is_closed(self) -> bool:
-        return self._closed
+        return self._closings > 0
 
     def close(self) -> None:
         """Take no new calls, let those under way finish, close the connection."""
@@ -196,14 +198,14 @@ class Writer:
     def retire(self, timeout: float | None) -> bool:
         """Close if the calls under way finish in time; otherwise go on as before and return False."""
         with self._mutex:
-            self._closed = True
+            self._closings += 1
             try:
                 is_idle = self._idle.wait_for(lambda: self._leader is None, timeout)
             except BaseException:  # Ctrl-C while waiting
-                self._closed = False
+                self._closings -= 1
                 raise
             if not is_idle:
-                self._closed = False
+                self._closings -= 1
                 return False
         self._connection.close()
         return True
@@ -268,9 +270,21 @@ class Writer:
             else:
                 self._fail(group, error)
         finally:
-            self._hand_over(first)
-            for request in group[1:]:
-                request.answer()
+            self._dismiss(first, group[1:])
+
+    def _dismiss(self, first: _Request, others: Sequence[_Request]) -> None:
+        """Hand over and answer everybody, to the end: an interruption (Ctrl-C) must leave nobody waiting for ever."""
+        interruption: BaseException | None = None
+        while True:
+            try:
+                self._hand_over(first)
+                for request in others:
+                    request.answer()
+                break
+            except BaseException as error:
+                interruption = error
+        if interruption is not None:
+            raise interruption
 
     def _commit_group(self, group: list[_Request]) -> None:
         first = group[0]
@@ -383,20 +397,27 @@ class Writer:
         expected = max(self._recent)
         deadline = time.monotonic() + GATHERING_TIME
         while len(group) < LARGEST_GROUP:
-            request = self._next(expected - len(group), deadline)
+            request = self._next(group, expected - len(group), deadline)
             if request is None:
                 return
-            group.append(request)
             tx = self._run_plain(request) if is_all_or_nothing(request.work) else self._run_guarded(request)
             if tx is not None:
                 transactions.append(tx)
 
-    def _next(self, missing: int, deadline: float) -> _Request | None:
-        """Return a waiting request; wait for one only while as many as lately shared a commit have not come."""
+    def _next(self, group: list[_Request], missing: int, deadline: float) -> _Request | None:
+        """Add a waiting request to the group; wait for one only while as many as lately shared a commit have not come.
+
+        It joins the group before it leaves the line: whatever interrupts this, somebody answers it.
+        """
         while True:
             with self._mutex:
                 if self._waiting:
-                    return None if self._waiting[0].alone else self._waiting.popleft()
+                    request = self._waiting[0]
+                    if request.alone:
+                        return None
+                    group.append(request)
+                    del self._waiting[0]
+                    return request
                 self._arrived.clear()
             patience = deadline - time.monotonic()
             if missing <= 0 or patience <= 0 or not self._arrived.wait(patience):
@@ -442,9 +463,12 @@ class Writer:
         """Tell a group that nothing of it was committed."""
         first, *others = group
         first.error = error
-        for request in others:
-            if request.error is None:
-                request.error = _for_another(error)
+        with self._mutex:
+            for request in others:
+                if request.error is None:
+                    request.error = _for_another(error)
+                if request in self._waiting:  # interrupted between joining the group and leaving the line
+                    self._waiting.remove(request)
 
     def _fail_overdue(self, error: apsw.BusyError) -> None:
         """Tell those who have waited as long as the leader; each would only wait in vain once more."""
@@ -459,21 +483,20 @@ class Writer:
 
     def _hand_over(self, request: _Request) -> None:
         """If this request leads, let the next one in line do so."""
-        successor: _Request | None = None
         with self._mutex:
             if not request.leads:
                 return
-            request.leads = False
             if self._waiting:
-                successor = self._waiting.popleft()
+                successor = self._waiting[0]
                 successor.leads = True
                 self._leader = -1  # until it has taken over
+                successor.answer()  # it goes on when the mutex is free
+                if self._waiting and self._waiting[0] is successor:
+                    del self._waiting[0]
             else:
                 self._leader = None
-                if self._closed:
-                    self._idle.notify_all()
-        if successor is not None:
-            successor.answer()
+                self._idle.notify_all()
+            request.leads = False  # last: until here, an interruption makes it be done again
 
 
 class _File:
