@@ -53,7 +53,7 @@ class Turns:
         self._descriptor = descriptor
         self._identity = identity
         self._users = 0
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._is_stuck = False
         self._ends_at = 0.0
 
@@ -96,17 +96,17 @@ class Turns:
 
         A `scope` that ends meanwhile ends the wait.
         """
-        if not self._mutex.acquire(blocking=False) and not self._enter(deadline, scope):
-            return False
         try:
+            if not self._mutex.acquire(blocking=False) and not self._enter(deadline, scope):
+                return False
             if time.monotonic() < self._ends_at and self._try(_WRITE):
                 return True
             if self._queue_up(deadline, scope):
                 return True
         except BaseException:
-            self._mutex.release()
+            self.release()
             raise
-        self._mutex.release()
+        self.release()
         return False
 
     def _enter(self, deadline: float, scope: CancelScope | None) -> bool:
@@ -121,27 +121,25 @@ class Turns:
         # Half of the time for the turn, the rest for SQLite's own lock: if a frozen process is in line for its turn,
         # the others still get through, and if it is frozen while it writes, they learn it in time.
         deadline = began if self._is_stuck else (began + deadline) / 2
-        held: int | None = None
-        try:
-            for place in range(_LAST, _WRITE - 1, -1):
-                if not self._wait_for(place, deadline, scope):
-                    # Who has waited for long does not wait again until a turn is there for the taking.
-                    self._is_stuck = self._is_stuck or time.monotonic() - began >= TOO_LONG
-                    return False
-                if held is not None:
-                    self._unlock(held)
-                held = place
-            held = None
-        finally:
-            if held is not None:
-                self._unlock(held)
+        for place in range(_LAST, _WRITE - 1, -1):
+            if not self._wait_for(place, deadline, scope):
+                # Who has waited for long does not wait again until a turn is there for the taking.
+                self._is_stuck = self._is_stuck or time.monotonic() - began >= TOO_LONG
+                return False
+            if place < _LAST:
+                self._unlock(place + 1)
         self._is_stuck = False
         self._ends_at = time.monotonic() + TURN
         return True
 
     def release(self) -> None:
-        self._unlock(_WRITE)
-        self._mutex.release()
+        """Give up the turn, or the place in the queue, if this thread has one; else do nothing.
+
+        The mutex itself knows whose it is: an interruption (Ctrl-C) may come before anybody else could note it.
+        """
+        while self._mutex._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - what Condition uses
+            self._unlock(_WRITE, _LAST + 1)
+            self._mutex.release()
 
     def _wait_for(self, place: int, deadline: float, scope: CancelScope | None) -> bool:
         """Try for a lock until the deadline."""
@@ -164,8 +162,8 @@ class Turns:
             return False
         return True
 
-    def _unlock(self, byte: int) -> None:
-        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, byte)
+    def _unlock(self, byte: int, count: int = 1) -> None:
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, count, byte)
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -78,6 +78,26 @@ class _Request:
                 self.answered.release()
 
 
+class _Bell:
+    """Wakes one who waits. A bare lock: quicker than an Event, and nothing in it can be interrupted half-way."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def ring(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._lock.release()
+
+    def clear(self) -> None:
+        self._lock.acquire(blocking=False)
+
+    def wait(self, seconds: float) -> bool:
+        return self._lock.acquire(timeout=seconds)
+
+
 class Writer:
     """The one connection of a store object that writes."""
 
@@ -98,14 +118,14 @@ class Writer:
         self._timeout = timeout
         self._mutex = threading.Lock()
         self._waiting: deque[_Request] = deque()
-        self._arrived = threading.Event()
+        self._arrived = _Bell()
         self._leader: int | None = None
+        self._group: list[_Request] = []  # those whom the leader serves
         self._idle = threading.Condition(self._mutex)
         self._recent = (1, 1)
         self._journaled = 0
         self._cache = SubmissionCache()
         self._closings = 0  # how many are closing it, for good or for a fork
-        self._has_turn = False
         self._is_committed = False
         self._is_disowned = False
         self._foreign_version: int | None = None
@@ -148,14 +168,19 @@ class Writer:
             request.answered = threading.Lock()
             request.answered.acquire()
             self._waiting.append(request)
-        self._arrived.set()
+        self._arrived.ring()
 
     def _leave(self, request: _Request) -> None:
         """Go without an answer: whoever is interrupted must not be waited for as the next leader."""
         with self._mutex:
             if request in self._waiting:
                 self._waiting.remove(request)
-        self._hand_over(request)
+        if not request.leads:
+            return
+        others = self._group[1:] if self._group and self._group[0] is request else []
+        if others and not self._is_committed:
+            self._fail(self._group, KeyboardInterrupt())
+        self._dismiss(request, others)
 
     def has_foreign_changes(self) -> bool:
         """Whether others have committed since the last call. SQLite tells by a number that our commits do not change.
@@ -254,7 +279,7 @@ class Writer:
     # -- leading ------------------------------------------------------------------------------------------------
 
     def _lead(self, first: _Request) -> None:
-        group = [first]
+        group = self._group = [first]
         self._is_committed = False
         try:
             self._leader = threading.get_ident()
@@ -277,6 +302,8 @@ class Writer:
         interruption: BaseException | None = None
         while True:
             try:
+                with contextlib.suppress(apsw.Error):
+                    self._end()  # done already, unless that was interrupted too
                 self._hand_over(first)
                 for request in others:
                     request.answer()
@@ -290,9 +317,9 @@ class Writer:
         first = group[0]
         committing = False
         handed_out: Callable[[bool], None] | None = None
-        self._begin(first.deadline, first.scope)
-        self._cache.check(self._connection)
         try:
+            self._begin(first.deadline, first.scope)
+            self._cache.check(self._connection)
             # The leader's own work. If it fails there is nothing else in the transaction yet.
             tx = self._transaction()
             first.result = first.work(tx)
@@ -313,9 +340,11 @@ class Writer:
             self._cache.keep(self._connection)
         finally:
             self._is_committed = committing and not self._connection.in_transaction
-            self._end()
-            if handed_out is not None:
-                handed_out(self._is_committed)
+            try:
+                self._end()
+            finally:
+                if handed_out is not None:
+                    handed_out(self._is_committed)
         self._journaled = journaled
         self._recent = (len(group), self._recent[0])
         if has_news and self.nudge is not None:
@@ -353,16 +382,12 @@ class Writer:
         if scope is not None and (remaining := scope.remaining()) is not None:
             deadline = min(deadline, time.monotonic() + remaining)
         if self._turns is not None:
-            self._has_turn = self._turns.acquire(deadline, scope)
-        try:
-            if scope is not None:
-                scope.check()
-            self._lock(deadline, scope)
-            for file in self._files:
-                file.check()
-        except BaseException:
-            self._end()
-            raise
+            self._turns.acquire(deadline, scope)
+        if scope is not None:
+            scope.check()
+        self._lock(deadline, scope)
+        for file in self._files:
+            file.check()
 
     def _lock(self, deadline: float, scope: CancelScope | None) -> None:
         """Begin the transaction: only this keeps other writers out."""
@@ -386,12 +411,8 @@ class Writer:
                 self._cache.clear()
                 self._cursor.execute("ROLLBACK")
         finally:
-            self._release_turn()
-
-    def _release_turn(self) -> None:
-        if self._turns is not None and self._has_turn:
-            self._has_turn = False
-            self._turns.release()
+            if self._turns is not None:
+                self._turns.release()
 
     def _gather(self, group: list[_Request], transactions: list[SqliteTransaction]) -> None:
         expected = max(self._recent)
