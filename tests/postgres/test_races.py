@@ -1,11 +1,15 @@
 """Transactions that meet: one is held just before its commit while another runs into it."""
 
 import multiprocessing
+import random
 import threading
+import time
 from collections import Counter
+from functools import partial
 
 import pytest
 
+import penstock
 from penstock.job import Job, JobState, JobStatus, Key
 from penstock.testing import check_fold, check_invariants
 
@@ -256,3 +260,100 @@ def test_claims_of_several_processes_give_each_job_once(postgres_url, schema, op
     assert set(found.values()) == {1}
     _, jobs = whole(backend)
     assert {job.status for job in jobs} == {JobStatus.COMPLETED}
+
+
+def deadlocks(connection):
+    """How many the server has met in this database."""
+    connection.execute("SELECT pg_stat_force_next_flush()")
+    query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    return connection.execute(query).fetchone()[0]
+
+
+def at_once(*works):
+    """Run each of the works in a thread of its own; what one raises is raised here."""
+    barrier = threading.Barrier(len(works))
+    failed = []
+
+    def run(work):
+        barrier.wait(10)
+        try:
+            work()
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    if failed:
+        raise failed[0]
+
+
+ENDS = {
+    "complete": lambda backend, job_id: backend.complete_job(job_id),
+    "complete many": lambda backend, job_id: backend.complete_jobs({job_id: b"r"}),
+    "fail": lambda backend, job_id: backend.fail_job(
+        job_id, "no", category=penstock.FailureCategory.PERMANENT
+    ),
+    "stop": lambda backend, job_id: backend.stop_job(job_id, "no"),
+    "update": lambda backend, job_id: backend.update_job_status(job_id, JobStatus.STOPPED),
+    "cancel by tag": lambda backend, job_id: backend.cancel_jobs(
+        [f"waiting-{job_id}"], [f"p{job_id}"], waiting_only=True
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_flows_across_keys_lock_them_in_one_order(open_store, admin, end):
+    """B18: two ends at once, each with followers in the other one's key, directly and behind those."""
+    backend = open_store()
+    first, second = Key("one"), Key("two")
+    turns = 8
+    before = deadlocks(admin)
+    for turn in range(turns):
+        heads = {f"a{turn}": (first, second), f"b{turn}": (second, first)}
+        flows = [Job(id=head, type="t", key=own) for head, (own, _) in heads.items()]
+        for head, (own, other) in heads.items():
+            flows += [
+                Job(id=f"p{head}", type="t", key=other, after=(head,), tags=(f"waiting-{head}",)),
+                Job(id=f"q{head}", type="t", key=own, after=(f"p{head}",)),
+            ]
+        backend.enqueue_jobs(flows)
+        backend.dequeue_jobs("w", limit=2)
+        at_once(*(partial(end, backend, head) for head in heads))
+        rest = [job.id for job in flows]
+        backend.cancel_jobs(job_ids=rest)
+        for job in backend.get_jobs(rest).values():
+            if job.status is JobStatus.CANCELLING:
+                backend.acknowledge_cancellation(job.id, True)
+    assert deadlocks(admin) == before
+    whole(backend)
+
+
+def test_a_mixed_load_across_keys_meets_no_deadlock(open_store, admin):
+    """B18: enqueues, claims and ends on two objects; times in the journal do not go back either."""
+    stores = [open_store(), open_store()]
+    keys = [Key(f"k{number}") for number in range(5)]
+    before = deadlocks(admin)
+
+    def work(number):
+        def run():
+            backend, draw, known = stores[number % 2], random.Random(number), []
+            for turn in range(25):
+                after = tuple(draw.sample(known, min(len(known), draw.randrange(3))))
+                known = [*known[-4:], f"{number}-{turn}"]
+                backend.enqueue_job(Job(id=known[-1], type="t", key=draw.choice(keys), after=after))
+                for job in backend.dequeue_jobs(f"w{number}", limit=2):
+                    if draw.random() < 0.8:
+                        backend.complete_job(job.id)
+                    else:
+                        backend.stop_job(job.id, "no")
+
+        return run
+
+    started = time.monotonic()
+    at_once(*(work(number) for number in range(6)))
+    assert deadlocks(admin) == before
+    assert time.monotonic() - started < 30
+    whole(stores[0])

@@ -131,7 +131,11 @@ class CoreTransaction(Transaction):
 
     def fetch_rows(self, tail: str, parameters: Mapping[str, Any]) -> list[Row]:
         """Return the jobs selected by what follows FROM job."""
-        rows = [Row(*values) for values in self.execute(self.sql.select + tail, parameters)]
+        return self.rows_from(self.sql.select + tail, parameters)
+
+    def rows_from(self, query: str, parameters: Mapping[str, Any]) -> list[Row]:
+        """Return the jobs that a statement finds."""
+        rows = [Row(*values) for values in self.execute(query, parameters)]
         for row in rows:
             if row.tags != "[]":
                 self.loaded_tags[row.seq] = row.tags

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import psycopg
 from psycopg import errors
 
 from penstock.errors import BackendError
 
-__all__ = ["is_disconnect", "is_transient", "lost_at_commit", "translate"]
+__all__ = ["OutOfOrderError", "is_disconnect", "is_transient", "lost_at_commit", "translate"]
 
 #: Another transaction won; the same work may succeed at once.
 _TRANSIENT = frozenset({"40001", "40P01"})
 #: The server ended the session, is starting, stopping, or has become read-only after a failover.
 _ENDED = frozenset({"57P01", "57P02", "57P03", "57P05", "25006", "25P03", "25P04"})
+
+
+class OutOfOrderError(errors.SerializationFailure):
+    """A transaction that holds locks wants keys that somebody else has: to wait for them could be a deadlock."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self.keys = frozenset(keys)
+        super().__init__("a key is locked that must be locked before others")
 
 
 def is_transient(error: psycopg.Error) -> bool:

@@ -135,8 +135,8 @@ class JoinedStore(Store):
                 raise _unusable(f"its transaction is {isolation}; jobs need read committed")
             opened = _Opened(Facts(now, xid, blocked, is_due=True))
             tx = PostgresTransaction(self._guest, self._context, opened, wants_changes=False)
-            tx.open()
             tx.is_long = True
+            tx.open()
             return work(tx)
 
     def fetch_jobs(self, ids: Sequence[str]) -> tuple[list[tuple[Row, Blobs]], int]:

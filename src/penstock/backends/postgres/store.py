@@ -112,14 +112,19 @@ class PostgresStore(Store):
     def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
         patience = self._patience()
         collisions = 0
+        foreseen: frozenset[str] = frozenset()
         while True:
             connection = self._pool.acquire(patience)
             try:
-                return self._run_once(connection, work, patience, is_long=alone)
+                tx = self._transaction(connection, patience)
+                tx.is_long, tx.foreseen = alone, foreseen
+                return self._run_once(connection, tx, work, patience)
             except _RunAgainError as again:
                 error, began = again.cause, again.began
             finally:
                 self._pool.release(connection)
+            if isinstance(error, faults.OutOfOrderError):
+                foreseen |= error.keys
             collided = faults.is_transient(error)
             collisions += collided
             if not collided:
@@ -131,17 +136,14 @@ class PostgresStore(Store):
     def _run_once(
         self,
         connection: BoundedConnection,
+        tx: PostgresTransaction,
         work: Callable[[Transaction], T],
         patience: Patience,
-        *,
-        is_long: bool,
     ) -> T:
         """Run the work and commit it, on a connection that is idle; leaves no transaction open."""
-        tx = self._transaction(connection, patience)
-        tx.is_long = is_long
         began = False
         try:
-            if is_long:
+            if tx.is_long:
                 tx.open()  # while it can still be run again
             began = True
             result = work(tx)

@@ -1,8 +1,10 @@
 """The engine's primitives on PostgreSQL: finding, locking and writing rows.
 
 Locks are taken in this order: keys (advisory, by stripe number), then job rows (by insertion number). A job's key never
-changes, so every primitive that locks rows can read their keys first. Where an order cannot be kept (a dependent with a
-key of its own), the server notices the deadlock and the work is run again.
+changes, so every primitive that locks rows can read their keys first. Work that ends jobs says so (`expect`), and the
+keys of those that wait for them are locked in the same step (`lock_turns`). Whoever waits for the row of a job with a key
+holds that key. What cannot be known in that step (a dependent that is being enqueued just then) is locked later; if that
+meets somebody who does the same, the server notices the deadlock and the work is run again.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import msgspec
 from psycopg import errors
 
 from penstock.backends._rows import Gate, Row, decode_strings, moment_at
-from penstock.backends._store import Blobs, DuplicateIdError, plain_change
+from penstock.backends._store import Blobs, DuplicateIdError, Reach, plain_change
 from penstock.backends.base import Change
 from penstock.backends.postgres import bulk, fast
 from penstock.backends.postgres.claiming import ClaimingTransaction
@@ -40,13 +42,15 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         wanted = list(ids)
         if not wanted:
             return {}
-        self.execute(self.sql["lock_rows"], {"ids": wanted, **self.context.key_locks})
+        self.lock_turns(ids=wanted)
         found = self.fetch_rows(
             "WHERE job.id = ANY(%(ids)s::text[]) ORDER BY job.seq FOR UPDATE", {"ids": wanted}
         )
         return {row.id: row for row in found}
 
     def rows_by_seq(self, seqs: Collection[int]) -> dict[int, Row]:
+        # Mostly reached before, when the jobs that these wait for were locked.
+        self._lock_reached(set(), set(), set(seqs), Reach.ALL if self._reach is Reach.ALL else Reach.OWN)
         return {row.seq: row for row in self._locked(list(seqs))}
 
     def rows_tagged(self, tags: Sequence[str]) -> list[Row]:
@@ -54,8 +58,8 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         found = self.execute(
             self.text(
                 # OFFSET makes it a look-up for each row of the tag, whatever the planner thinks of the tag.
-                "SELECT first.seq, job.key FROM {schema}.job_tag AS first CROSS JOIN LATERAL ("
-                "SELECT key, tags FROM {schema}.job WHERE job.seq = first.seq OFFSET 0) AS job"
+                "SELECT first.seq FROM {schema}.job_tag AS first CROSS JOIN LATERAL ("
+                "SELECT tags FROM {schema}.job WHERE job.seq = first.seq OFFSET 0) AS job"
                 " WHERE first.tag = %(tag)s AND job.tags::jsonb ?& %(tags)s::text[]"
             ),
             {"tag": rarest, "tags": [tag for tag in tags if tag != rarest]},
@@ -88,7 +92,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         if not rows:
             return []
         # Looked at again under the lock: a heartbeat or a report may have come between.
-        still = {seq for seq, _ in self.execute(self.sql["lost"], {**wanted, "limit": 2**31 - 1}).fetchall()}
+        still = {seq for (seq,) in self.execute(self.sql["lost"], {**wanted, "limit": 2**31 - 1}).fetchall()}
         return [row for row in rows if row.seq in still]
 
     def rows_overdue(self, grace: int, limit: int) -> list[Row]:
@@ -121,7 +125,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
     def _found_where(self, condition: str, parameters: dict[str, Any], tail: str = "") -> list[Row]:
         """Find jobs by an index, lock their keys, then the rows; the condition must still hold under the lock."""
         found = self.execute(
-            self.text("SELECT job.seq, job.key FROM {schema}.job WHERE " + condition + " " + tail), parameters
+            self.text("SELECT job.seq FROM {schema}.job WHERE " + condition + " " + tail), parameters
         ).fetchall()
         return self._locked_found(found, condition, parameters)
 
@@ -130,8 +134,9 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
     ) -> list[Row]:
         if not found:
             return []
-        self.lock_keys({key for _, key in found if key is not None})
-        return self._locked([seq for seq, _ in found], condition, parameters)
+        seqs = [seq for (seq,) in found]
+        self.lock_turns(seqs=seqs)
+        return self._locked(seqs, condition, parameters)
 
     def _locked(
         self, seqs: list[int], condition: str = "true", parameters: dict[str, Any] | None = None

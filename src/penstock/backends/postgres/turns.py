@@ -6,9 +6,10 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from penstock.backends._rows import Row
-from penstock.backends._store import Edge, Owner
+from penstock.backends._store import Edge, Owner, Reach
 from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.fast import numbers
+from penstock.backends.postgres.faults import OutOfOrderError
 
 __all__ = ["TurnsTransaction"]
 
@@ -20,7 +21,58 @@ _LOCK = (
 
 
 class TurnsTransaction(CoreTransaction):
-    """The primitives around keys, dependencies and owners."""
+    """The primitives around keys, dependencies and owners.
+
+    Attributes:
+        foreseen: keys that an earlier run of the same work came to want too late; locked with the first ones.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.foreseen: frozenset[str] = frozenset()
+        self._reach = Reach.OWN
+        self._expected: set[str] = set()
+        self._held_keys: set[str] = set()
+        self._reached_ids: set[str] = set()
+        self._reached_seqs: set[int] = set()
+
+    # -- locks --------------------------------------------------------------------------------------------------
+
+    def expect(self, reach: Reach = Reach.OWN, ids: Collection[str] = ()) -> None:
+        self._reach = max(self._reach, reach)
+        self._expected.update(ids)
+
+    def lock_turns(
+        self, keys: Collection[str] = (), ids: Collection[str] = (), seqs: Collection[int] = ()
+    ) -> None:
+        """Lock the keys, those of the jobs, and what was said to be expected, unless all of it is held already."""
+        self._lock_reached({*keys}, {*ids, *self._expected}, {*seqs}, self._reach)
+        self._expected.clear()
+
+    def _lock_reached(self, keys: set[str], ids: set[str], seqs: set[int], reach: Reach) -> None:
+        keys, ids, seqs = keys - self._held_keys, ids - self._reached_ids, seqs - self._reached_seqs
+        if not (keys or ids or seqs):
+            return
+        # Once keys or jobs are locked, waiting for another key could be for ever. Work that can be run again gives up
+        # instead, and has that key from the beginning when it is.
+        may_wait = self.is_long or not (self._held_keys or self._reached_ids or self._reached_seqs)
+        found = self.execute(
+            self.sql["lock_turns"],
+            {
+                "keys": list(keys | self.foreseen),
+                "ids": list(ids),
+                "seqs": numbers(seqs),
+                "reach": int(reach),
+                "may_wait": may_wait,
+                **self.context.key_locks,
+            },
+        ).fetchone()
+        missing, reached_keys, reached_seqs = found or ((), (), ())
+        if missing:
+            raise OutOfOrderError(missing)
+        self._held_keys.update(reached_keys)
+        self._reached_ids |= ids
+        self._reached_seqs.update(reached_seqs)
 
     # -- submission ---------------------------------------------------------------------------------------------
 
@@ -63,7 +115,8 @@ class TurnsTransaction(CoreTransaction):
         )
 
     def lock_keys(self, keys: Collection[str]) -> None:
-        self._lock(self.context.key_locks, keys)
+        if keys:  # else what is expected can wait for the first lock of a job
+            self.lock_turns(keys)
 
     def _lock(self, locks: dict[str, Any], texts: Collection[str]) -> None:
         if texts:
@@ -82,12 +135,13 @@ class TurnsTransaction(CoreTransaction):
         return {key for (key,) in found}
 
     def dependencies(self, ids: Collection[str]) -> dict[str, Row]:
-        # FOR UPDATE, not FOR SHARE: storing the edge writes to the row (`fan`), and two sharers who both want to write
-        # would deadlock.
-        found = self.fetch_rows(
-            "WHERE job.id = ANY(%(ids)s::text[]) ORDER BY job.seq FOR UPDATE", {"ids": list(ids)}
-        )
-        return {row.id: row for row in found}
+        if self.foreseen:
+            self.lock_turns(ids=ids)
+        rows = self.rows_from(self.sql["dependencies"], {"ids": list(ids), **self.context.key_locks})
+        self._held_keys.update(row.key for row in rows if row.key is not None)
+        self._reached_ids.update(ids)
+        self._expected.difference_update(ids)
+        return {row.id: row for row in rows}
 
     def reserve(self, count: int) -> Sequence[int]:
         found = self.execute(
