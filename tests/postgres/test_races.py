@@ -1,5 +1,6 @@
 """Transactions that meet: one is held just before its commit while another runs into it."""
 
+import contextlib
 import multiprocessing
 import random
 import threading
@@ -10,6 +11,7 @@ from functools import partial
 import pytest
 
 import penstock
+from penstock.backends import _submission
 from penstock.job import Job, JobState, JobStatus, Key
 from penstock.testing import check_fold, check_invariants
 
@@ -357,3 +359,116 @@ def test_a_mixed_load_across_keys_meets_no_deadlock(open_store, admin):
     assert deadlocks(admin) == before
     assert time.monotonic() - started < 30
     whole(stores[0])
+
+
+@contextlib.contextmanager
+def gated_chunks(size):
+    """Let iterators be read in chunks of this size."""
+    before, _submission.CHUNK = _submission.CHUNK, size
+    try:
+        yield
+    finally:
+        _submission.CHUNK = before
+
+
+class TestTime:
+    """RELIABILITY's invariant 25: what had to wait for a lock carries the time at which it got it."""
+
+    def test_of_reports_that_waited_for_a_row(self, open_store, admin, call):
+        """B18, G31: others went on meanwhile; a job does not end before it began."""
+        backend = open_store()
+        backend.enqueue_jobs([Job(id="a", type="t"), Job(id="b", type="t"), Job(id="c", type="t")])
+        backend.dequeue_jobs("w", job_ids=["c"])
+        with admin.transaction():
+            admin.execute("SELECT FROM job WHERE id IN ('a', 'c') FOR UPDATE")
+            cancel = call(backend.cancel_jobs, job_ids=["a", "b"])
+            complete = call(backend.complete_job, "c")
+            assert cancel.is_waiting(1.2)
+            assert complete.is_waiting(0)
+            backend.dequeue_jobs("w", job_ids=["b"])
+        cancel.result()
+        complete.result()
+        whole(backend)
+        job = backend.get_job("b")
+        assert job.updated_at >= job.assigned_at
+        last = backend.read_journal()[-3:]
+        assert {entry.job_id for entry in last} == {"a", "b", "c"}
+        assert backend.get_job("c").finalized_at >= job.assigned_at
+
+    def test_of_an_end_whose_dependent_was_locked(self, open_store, admin, call):
+        """B18: all is locked before the time is read."""
+        backend = open_store()
+        backend.enqueue_jobs([Job(id="a", type="t"), Job(id="b", type="t", after=("a",))])
+        backend.dequeue_jobs("w")
+        with admin.transaction():
+            admin.execute("SELECT FROM job WHERE id = 'b' FOR UPDATE")
+            end = call(backend.complete_job, "a")
+            assert end.is_waiting(0.5)
+            until = backend.now()
+        end.result()
+        assert backend.get_job("a").finalized_at >= until
+
+    def test_of_what_waits_for_a_slow_iterator(self, open_store, call):
+        """B18: an end and an enqueue in its key; and the iterator's own jobs are as old as their chunk."""
+        backend = open_store()
+        backend.enqueue_job(Job(id="head", type="t", key=KEY))
+        backend.dequeue_jobs("w")
+        go, reading = threading.Event(), threading.Event()
+
+        def slow():
+            yield from (Job(id=f"i{number}", type="t", key=KEY) for number in range(2_000))
+            reading.set()
+            assert go.wait(20)
+            yield Job(id="last", type="t", key=KEY)
+
+        stored = call(backend.enqueue_jobs, slow())
+        assert reading.wait(20)
+        end = call(backend.complete_job, "head")
+        add = call(backend.enqueue_job, Job(id="behind", type="t", key=KEY))
+        assert end.is_waiting(0.7)
+        assert add.is_waiting(0)
+        until = backend.now()
+        go.set()
+        for each in (stored, end, add):
+            each.result()
+        assert backend.get_job("head").finalized_at >= until
+        assert backend.get_job("behind").created_at >= until
+        assert backend.get_job("last").created_at >= until
+        whole(backend)
+
+    def test_of_a_lease_that_waited(self, open_store, admin, call):
+        """B13: it lasts from when it was renewed."""
+        backend = open_store()
+        job = Job(id="a", type="t", timeouts=penstock.Timeouts(visibility=60))
+        backend.enqueue_job(job)
+        backend.dequeue_jobs("w")
+        with admin.transaction():
+            admin.execute("SELECT FROM job FOR UPDATE")
+            beat = call(backend.heartbeat, "w")
+            assert beat.is_waiting(0.5)
+            until = admin.execute(
+                "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+            ).fetchone()[0]
+        assert beat.result() == 1
+        assert admin.execute("SELECT lease_until FROM job").fetchone()[0] >= until + 60_000_000
+
+    def test_of_a_full_queue_under_a_slow_iterator(self, open_store, call):
+        """B18: who counts the jobs that wait takes turns too."""
+        slow, quick = open_store(max_pending=10), open_store(max_pending=10)
+        go, reading = threading.Event(), threading.Event()
+
+        def jobs():
+            yield from (Job(id=f"i{number}", type="t", tags=("x",)) for number in range(3))
+            reading.set()
+            assert go.wait(20)
+
+        with gated_chunks(1):
+            stored = call(slow.enqueue_jobs, jobs())
+            assert reading.wait(20)
+            add = call(quick.enqueue_job, Job(id="behind", type="t", key=KEY))
+            assert add.is_waiting(0.7)
+            until = slow.now()
+            go.set()
+            stored.result()
+            add.result()
+        assert quick.get_job("behind").created_at >= until

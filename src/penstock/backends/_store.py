@@ -88,7 +88,11 @@ class Claim(NamedTuple):
 
 
 class Transaction(ABC):
-    """One transaction's primitives. `now` is the store's time for all of it, in microseconds."""
+    """One transaction's primitives.
+
+    `now` is the store's time, in microseconds. It never goes back, and where writers run side by side it goes on when a
+    primitive had to wait for its locks: what is decided about rows is decided after they were locked.
+    """
 
     now: int
     wants_changes: bool

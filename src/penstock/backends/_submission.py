@@ -159,6 +159,7 @@ class Submission:
             known = known | tx.dependencies(elsewhere)
         ordered = _dependencies_first(jobs)
         families = self._families(known)
+        self._make_room(len(ordered))
         numbers = tx.reserve(len(ordered))
         try:
             rows, edges, doomed = self._connected(ordered, numbers, known, families)
@@ -292,7 +293,6 @@ class Submission:
         return found
 
     def _insert(self, rows: Sequence[Row], jobs: Sequence[Job]) -> None:
-        self._make_room(len(rows))
         blobs = [Blobs(bytes(job.payload), job.result, job.checkpoint) for job in jobs]
         with self._conflicts_named():
             self._tx.insert(rows, blobs)

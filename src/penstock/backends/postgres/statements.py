@@ -78,6 +78,10 @@ class Statements:
             for name in ("any", "type", "types", "tag", "key")
         }
         self.select = self.text("SELECT {job_columns} FROM {schema}.job ")
+        # The time is read outside, row by row as they come out: inside it would be read before the row is locked.
+        self.lock = self.text(
+            "SELECT {columns}, {now} FROM (SELECT {job_columns} FROM {schema}.job TAIL FOR UPDATE) AS locked"
+        )
 
     def __getitem__(self, name: str) -> str:
         """Return the statement of `sql/<name>.sql`."""

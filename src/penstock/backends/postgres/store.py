@@ -166,7 +166,7 @@ class PostgresStore(Store):
             # The server itself gives up waiting for locks when the caller's time is over.
             begin = [*begin, f"SET LOCAL statement_timeout = {max(1, int(left * 1000))}"]
         opening = Opening(
-            self.context.start, self.context.floors, begin, self._own_now(), may_prepare=self._may_prepare
+            self.context.start, self.context.floors, begin, self._own_now, may_prepare=self._may_prepare
         )
         return PostgresTransaction(
             connection, self.context, opening, wants_changes=self.on_commit is not None

@@ -43,9 +43,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         if not wanted:
             return {}
         self.lock_turns(ids=wanted)
-        found = self.fetch_rows(
-            "WHERE job.id = ANY(%(ids)s::text[]) ORDER BY job.seq FOR UPDATE", {"ids": wanted}
-        )
+        found = self.lock_rows("WHERE job.id = ANY(%(ids)s::text[]) ORDER BY job.seq", {"ids": wanted})
         return {row.id: row for row in found}
 
     def rows_by_seq(self, seqs: Collection[int]) -> dict[int, Row]:
@@ -143,8 +141,8 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
     ) -> list[Row]:
         if not seqs:
             return []
-        return self.fetch_rows(
-            "WHERE job.seq = ANY(%(seqs)s::bigint[]) AND " + condition + " ORDER BY job.seq FOR UPDATE",
+        return self.lock_rows(
+            "WHERE job.seq = ANY(%(seqs)s::bigint[]) AND " + condition + " ORDER BY job.seq",
             {**(parameters or {}), "seqs": numbers(seqs)},
         )
 
@@ -166,14 +164,17 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
             seqs = self.reserve(len(jobs))
             with self._taken_ids_named([job.id for job in jobs]):
                 bulk.copy_plain(self, jobs, seqs)
-            self.witness = (seqs[-1], 1)
+            self.witness = (seqs[-1], 1, self.now)
         else:
             rows = [plain_row(job) for job in jobs]
-            parameters = {"rows": _encode(rows).decode(), "now": self.now, "is_long": self.is_long}
-            found = self.execute(
-                self.context.enqueue_many(is_tagged=any(job.tags for job in jobs)), parameters
-            )
-            stored = set((found.fetchone() or (True, ()))[1])
+            parameters = {
+                "rows": _encode(rows).decode(), "now": self._opening.own_clock(), "is_long": self.is_long
+            }  # fmt: skip
+            statement = self.context.enqueue_many(is_tagged=any(job.tags for job in jobs))
+            _, ids, moment = self.execute(statement, parameters).fetchone() or (True, (), None)
+            if moment is not None:
+                self.saw(moment)
+            stored = set(ids)
             if len(stored) < len(jobs):
                 raise DuplicateIdError([job.id for job in jobs if job.id not in stored])
         if self.wants_changes:
@@ -218,7 +219,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
 
     def _note(self, rows: Sequence[Row]) -> None:
         if rows:
-            self.witness = (rows[-1].seq, rows[-1].n)
+            self.witness = (rows[-1].seq, rows[-1].n, rows[-1].updated_at)
             self.is_news = self.is_news or any(
                 row.gate == Gate.READY or row.seq in self.held_elsewhere for row in rows
             )
@@ -241,13 +242,14 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
                 self.resultless.add(seq)
             if is_held_elsewhere:
                 self.is_news = True
-        self.witness = (found[-1][3], found[-1][4])
+        self.saw(found[0][0])
+        self.witness = (found[-1][3], found[-1][4], found[0][0])
         if self.wants_changes:
             self.changes += [self._completion(*each) for each in found]
         return done
 
     def _completion(self, *found: Any) -> Change:
-        job_id, assignee_id, _, _, kind, tags, source, attempt = found[5:]
+        now, (job_id, assignee_id, _, _, kind, tags, source, attempt) = found[0], found[5:]
         return Change(
             job_id=job_id,
             type=kind,
@@ -258,7 +260,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
             status=JobStatus.COMPLETED,
             attempt=attempt,
             assignee_id=assignee_id,
-            at=moment_at(self.now),
+            at=moment_at(now),
         )
 
     def place(self, rows: Sequence[Row]) -> None:

@@ -10,11 +10,12 @@ from penstock.backends._store import Edge, Owner, Reach
 from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.fast import numbers
 from penstock.backends.postgres.faults import OutOfOrderError
+from penstock.backends.postgres.statements import NOW
 
 __all__ = ["TurnsTransaction"]
 
 _LOCK = (
-    "SELECT pg_advisory_xact_lock(%(lock_class)s, stripe)"
+    "SELECT pg_advisory_xact_lock(%(lock_class)s, stripe), " + NOW + ""
     " FROM (SELECT DISTINCT hashtext(each) & %(stripes)s AS stripe FROM unnest(%(texts)s::text[]) AS each"
     " ORDER BY stripe) AS wanted"
 )
@@ -67,9 +68,10 @@ class TurnsTransaction(CoreTransaction):
                 **self.context.key_locks,
             },
         ).fetchone()
-        missing, reached_keys, reached_seqs = found or ((), (), ())
+        _, missing, reached_keys, reached_seqs, moment = found or (0, (), (), (), 0)
         if missing:
             raise OutOfOrderError(missing)
+        self.saw(moment)
         self._held_keys.update(reached_keys)
         self._reached_ids |= ids
         self._reached_seqs.update(reached_seqs)
@@ -84,7 +86,8 @@ class TurnsTransaction(CoreTransaction):
 
     def count_waiting(self) -> int:
         # Others must not pass the same limit at the same time.
-        self.execute(f"SELECT pg_advisory_xact_lock({self.context.lock_class}, 2)")
+        found = self.execute(f"SELECT pg_advisory_xact_lock({self.context.lock_class}, 2), {NOW}").fetchone()
+        self.saw(found[1] if found else 0)
         counts, _ = self.context.journal.stats(self.connection, "")
         return sum(counts.get(status, 0) for status in ("initial_pending", "failed_retry", "unknown_retry"))
 
@@ -120,7 +123,7 @@ class TurnsTransaction(CoreTransaction):
 
     def _lock(self, locks: dict[str, Any], texts: Collection[str]) -> None:
         if texts:
-            self.execute(_LOCK, {**locks, "texts": list(texts)})
+            self.saw(self.execute(_LOCK, {**locks, "texts": list(texts)}).fetchall()[-1][1])
 
     def open_keys(self, keys: Collection[str]) -> set[str]:
         if not keys:
@@ -137,7 +140,7 @@ class TurnsTransaction(CoreTransaction):
     def dependencies(self, ids: Collection[str]) -> dict[str, Row]:
         if self.foreseen:
             self.lock_turns(ids=ids)
-        rows = self.rows_from(self.sql["dependencies"], {"ids": list(ids), **self.context.key_locks})
+        rows = self.locked_rows(self.sql["dependencies"], {"ids": list(ids), **self.context.key_locks})
         self._held_keys.update(row.key for row in rows if row.key is not None)
         self._reached_ids.update(ids)
         self._expected.difference_update(ids)
@@ -146,11 +149,15 @@ class TurnsTransaction(CoreTransaction):
     def reserve(self, count: int) -> Sequence[int]:
         found = self.execute(
             self.text(
-                "SELECT string_agg(nextval('{schema}.job_number')::text, ',') FROM generate_series(1, %(count)s)"
+                "SELECT string_agg(nextval('{schema}.job_number')::text, ','), {now}"
+                " FROM generate_series(1, %(count)s)"
             ),
             {"count": count},
         ).fetchone()
-        return [] if found is None or found[0] is None else [int(number) for number in found[0].split(",")]
+        if found is None or found[0] is None:
+            return []
+        self.saw(found[1])  # what is stored next is as old as its number
+        return [int(number) for number in found[0].split(",")]
 
     # -- what waits for what ------------------------------------------------------------------------------------
 
@@ -209,14 +216,13 @@ class TurnsTransaction(CoreTransaction):
 
     def key_members(self, keys: Collection[str]) -> list[Row]:
         self.lock_keys(keys)
-        found = self.execute(self.sql["key_members"], {"keys": list(keys)})
-        return [Row(*values) for values in found]
+        return self.locked_rows(self.sql["key_members"], {"keys": list(keys)})
 
     def first_awaited(self, row: Row) -> Row | None:
         found = self.execute(self.sql["first_awaited"], {"seq": row.seq, "key": row.key}).fetchone()
         if found is None:
             return None
-        rows = self.fetch_rows("WHERE job.seq = %(seq)s FOR UPDATE", {"seq": found[0]})
+        rows = self.lock_rows("WHERE job.seq = %(seq)s", {"seq": found[0]})
         return rows[0] if rows else None
 
     # -- owners and upkeep --------------------------------------------------------------------------------------

@@ -10,8 +10,12 @@ WITH locked AS MATERIALIZED (
         ORDER BY stripe
     ) AS wanted
 )
-SELECT {job_columns}
-FROM {schema}.job
-WHERE job.id = ANY(%(ids)s::text[]) AND (SELECT count(*) FROM locked) >= 0
-ORDER BY job.seq
-FOR UPDATE OF job
+-- The time is read outside: inside it would be read before the row is locked.
+SELECT {columns}, {now}
+FROM (
+    SELECT {job_columns}
+    FROM {schema}.job
+    WHERE job.id = ANY(%(ids)s::text[]) AND (SELECT count(*) FROM locked) >= 0
+    ORDER BY job.seq
+    FOR UPDATE OF job
+) AS locked

@@ -1,8 +1,8 @@
 -- Lock in one step, in the order of their numbers, the keys given and those of the jobs named by id or number; where the
 -- work goes further (`reach`), also those of the jobs that wait for them, at 2 directly or not. A job's key never changes,
 -- so it may be read before anything is locked. Then (`reach` 1) the rows, so that whoever is released is locked together
--- with whoever releases it. Answers the keys that were not free (if it may not wait for them), and the keys and jobs
--- reached.
+-- with whoever releases it. Answers the keys that were not free (if it may not wait for them), the keys and jobs reached,
+-- and the time, read when all was locked.
 WITH RECURSIVE touched (seq, key, fan, goes_on) AS (
     SELECT job.seq, job.key, job.fan, %(reach)s::integer > 0
     FROM {schema}.job
@@ -44,13 +44,16 @@ held AS MATERIALIZED (
     ORDER BY job.seq
     FOR UPDATE
 )
+-- `held` is named so that it is run at all.
 SELECT
+    done.held,
     done.missing,
     ARRAY(SELECT wanted.key FROM wanted),
-    ARRAY(SELECT touched.seq FROM touched)
+    ARRAY(SELECT touched.seq FROM touched),
+    {now}
 FROM (
     SELECT
         ARRAY(SELECT wanted.key FROM wanted JOIN locked USING (stripe) WHERE NOT locked.is_held) AS missing,
-        (SELECT count(*) FROM held) AS number
+        (SELECT count(*) FROM held) AS held
     OFFSET 0
 ) AS done
