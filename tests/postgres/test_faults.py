@@ -299,7 +299,7 @@ def test_a_frozen_server_does_not_hold_a_call_for_ever(open_store, admin):
         (errors.QueryCanceled("late"), True, "time"),
         (errors.AdminShutdown("down"), True, "reached"),
         (errors.CannotConnectNow("starting"), True, "reached"),
-        (errors.ReadOnlySqlTransaction("standby"), True, "reached"),
+        (errors.ReadOnlySqlTransaction("standby"), True, "read-only"),
         (errors.DeadlockDetected("dead"), True, "collide"),
         (psycopg.OperationalError("connection refused"), True, "reached"),
         (errors.InvalidPassword("no"), False, "password"),
@@ -409,4 +409,92 @@ def test_the_store_survives_the_kill_of_one_backend(server):
                 os.kill(pid, signal.SIGKILL)
             backend.enqueue_job(Job(id=f"{number}-after", type="t"))
         assert backend.get_job_stats().total_jobs == 6
+        assert len(backend.read_journal()) == 6
+
+
+REFUSED = {
+    "enqueue": lambda backend: backend.enqueue_job(Job(id="new", type="t")),
+    "enqueue keyed": lambda backend: backend.enqueue_job(Job(id="new", type="t", key="k")),
+    "enqueue after": lambda backend: backend.enqueue_job(Job(id="new", type="t", after=("waits",))),
+    "batch": lambda backend: backend.enqueue_jobs([Job.new("t") for _ in range(30)]),
+    "iterator": lambda backend: backend.enqueue_jobs(Job.new("t") for _ in range(3)),
+    "spawn": lambda backend: backend.spawn_jobs("runs", [Job(id="new", type="t")]),
+    "claim": lambda backend: backend.dequeue_jobs("w"),
+    "claim listed": lambda backend: backend.dequeue_jobs("w", job_ids=["waits"]),
+    "complete": lambda backend: backend.complete_job("runs"),
+    "fail": lambda backend: backend.fail_job("runs", "no"),
+    "cancel": lambda backend: backend.cancel_jobs(job_ids=["waits"]),
+    "heartbeat": lambda backend: backend.heartbeat("w"),
+    "progress": lambda backend: backend.save_progress("runs", 5),
+    "update": lambda backend: backend.update_job("waits", tags=("y",)),
+    "block": lambda backend: backend.set_blocked(True),
+    "owner": lambda backend: backend.open_owner(),
+    "maintain": lambda backend: backend.maintain(),
+}
+
+
+def check_read_only(backend):
+    """Every write is refused, for certain and soon; every read works."""
+    for verb, write in REFUSED.items():
+        started = time.monotonic()
+        with pytest.raises(BackendError) as caught:
+            write(backend)
+        assert caught.value.retryable, verb
+        assert not caught.value.outcome_unknown, verb
+        assert "read-only" in str(caught.value), verb
+        assert time.monotonic() - started < 5, verb
+    assert backend.get_job("runs").status is JobStatus.RUNNING
+    assert len(backend.list_jobs()) == 2
+    assert backend.get_job_stats().total_jobs == 2
+    assert backend.get_job_stats(("x",)).total_jobs == 1
+    assert not backend.is_blocked()
+    assert [entry.job_id for entry in backend.read_journal()] == ["runs"]
+
+
+def fill(backend):
+    """One job that runs, numbered in the journal, and one that waits, not yet numbered."""
+    backend.enqueue_job(Job(id="runs", type="t"))
+    backend.read_journal()
+    backend.dequeue_jobs("w")
+    backend.enqueue_job(Job(id="waits", type="t", tags=("x",)))
+
+
+def test_a_role_that_may_only_read_is_refused_for_certain(open_store, postgres_url):
+    """Q55: by every verb, whatever it begins with; and it reads."""
+    backend = open_store()
+    fill(backend)
+    options = "-c default_transaction_read_only=on"
+    check_read_only(open_store(psycopg.conninfo.make_conninfo(postgres_url, options=options)))
+    assert len(backend.read_journal()) == 3
+    backend.complete_job("runs")
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_standby_refuses_and_takes_writes_again_when_it_is_promoted(server):
+    """Q55: failover; the store's object goes on."""
+    with open_postgres(server.url, clock=None, options={"schema": "standby"}) as backend:
+        fill(backend)
+        server.control("stop", "-m", "fast")
+        signal_file = server.data / "standby.signal"
+        signal_file.touch()
+        shutil.chown(signal_file, server.data.stat().st_uid)
+        server.start()
+        assert (
+            backend.get_job("runs").id == "runs"
+        )  # on a new connection: of a lost one nobody could say what it did
+        check_read_only(backend)
+        promoted = threading.Timer(1.0, server.control, ["promote"])
+        promoted.start()
+        deadline = time.monotonic() + 30
+        stored = False
+        while not stored:
+            assert time.monotonic() < deadline
+            with contextlib.suppress(BackendError):
+                backend.enqueue_job(Job(id="after", type="t", key="k"))
+                stored = True
+        promoted.join()
+        backend.enqueue_job(Job(id="plain", type="t"))
+        backend.complete_job("runs")
         assert len(backend.read_journal()) == 6

@@ -79,9 +79,14 @@ class Patience:
 
 
 class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection whose every wait ends at `deadline` (monotonic), even if the server is frozen."""
+    """A connection whose every wait ends at `deadline` (monotonic), even if the server is frozen.
+
+    Attributes:
+        is_stale: whoever comes next had better get a new one.
+    """
 
     deadline: float = float("inf")
+    is_stale = False
     prepared_by_hand: set[bytes]
     loaders: dict[bytes, Transformer]
 
@@ -151,9 +156,11 @@ class Pool:
         return connection
 
     def release(self, connection: BoundedConnection) -> None:
-        """Take a connection back; a broken one, or one inside a transaction, is thrown away."""
+        """Take a connection back; a broken or stale one, or one inside a transaction, is thrown away."""
         usable = (
-            not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            not connection.closed
+            and not connection.is_stale
+            and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
         )
         if not usable:
             _close(connection)

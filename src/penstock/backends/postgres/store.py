@@ -2,6 +2,7 @@
 
 - No connection, or it breaks before COMMIT is sent: the work is run again from its start, until the time is over.
 - A deadlock or a serialisation failure: the same, after a short pause, a limited number of times.
+- The server is read-only: once more on a new connection, which after a failover may lead elsewhere; then an error.
 - It breaks during COMMIT: the server is asked what became of the transaction's xid. Committed: done. Aborted: run again.
   No answer: BackendError with `outcome_unknown`.
 
@@ -80,7 +81,8 @@ class PostgresStore(Store):
         self._pool = Pool(url, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
         settings = {**PLANNER, **server_limits(timeout)} if pgbouncer else {}
         self._begin = [
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+            # Not READ WRITE: who made the server, the database or the role read-only meant it.
+            "BEGIN ISOLATION LEVEL READ COMMITTED",
             *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()),
         ]
         self._may_prepare = not pgbouncer
@@ -111,7 +113,7 @@ class PostgresStore(Store):
 
     def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
         patience = self._patience()
-        collisions = 0
+        collisions = refusals = 0
         foreseen: frozenset[str] = frozenset()
         while True:
             connection = self._pool.acquire(patience)
@@ -127,10 +129,12 @@ class PostgresStore(Store):
                 foreseen |= error.keys
             collided = faults.is_transient(error)
             collisions += collided
+            refusals += faults.is_read_only(error)
             if not collided:
                 self._pool.forget_idle()
             # Work that has begun to read an iterator cannot be run again.
-            if (alone and began) or collisions > _MOST_COLLISIONS or not patience.pause(short=collided):
+            is_over = (alone and began) or collisions > _MOST_COLLISIONS or refusals > 1
+            if is_over or not patience.pause(short=collided):
                 raise faults.translate(error) from error
 
     def _run_once(
@@ -149,6 +153,8 @@ class PostgresStore(Store):
             result = work(tx)
         except psycopg.Error as error:
             _roll_back(connection)
+            if faults.is_read_only(error):
+                connection.is_stale = True
             raise self._verdict(error, patience, began=began) from error
         except BaseException:
             _roll_back(connection)
@@ -175,7 +181,7 @@ class PostgresStore(Store):
     @staticmethod
     def _verdict(error: psycopg.Error, patience: Patience, *, began: bool) -> Exception:
         """Return what to raise when a statement failed before the commit."""
-        if faults.is_transient(error) or faults.is_disconnect(error):
+        if faults.is_transient(error) or faults.is_disconnect(error) or faults.is_read_only(error):
             return _RunAgainError(error, began=began)
         if error.sqlstate == "57014":
             try:
@@ -259,20 +265,22 @@ class PostgresStore(Store):
         # What a caller's scope says concerns its own job, not those it takes along.
         patience = Patience(self._timeout, obeys_scope=len(jobs) == 1)
         lost: psycopg.Error | None = None
-        collisions = 0
+        collisions = refusals = 0
         while True:
             send = partial(self._send_plain, jobs=jobs, is_again=lost is not None)
             try:
                 return self._read_once(send, patience)
             except psycopg.Error as error:
-                collided = faults.is_transient(error)
+                collided, refused = faults.is_transient(error), faults.is_read_only(error)
                 collisions += collided
-                if not collided and not faults.is_disconnect(error):
-                    raise faults.translate(error) from error
-                if not collided:
+                refusals += refused
+                broken = faults.is_disconnect(error)
+                if broken:
                     lost = error
+                if broken or refused:
                     self._pool.forget_idle()
-                if collisions > _MOST_COLLISIONS or not patience.pause(short=collided):
+                is_over = collisions > _MOST_COLLISIONS or refusals > 1 or not (collided or refused or broken)
+                if is_over or not patience.pause(short=collided):
                     raise (
                         faults.translate(error) if lost is None else faults.lost_at_commit(lost)
                     ) from error
@@ -320,20 +328,28 @@ class PostgresStore(Store):
     def run(self, read: Callable[[BoundedConnection], T]) -> T:
         """Run something that may be repeated on a connection outside a transaction."""
         patience = self._patience()
+        refusals = 0
         while True:
             try:
                 return self._read_once(read, patience)
             except psycopg.Error as error:
-                lost = faults.is_disconnect(error)
+                refused = faults.is_read_only(error)
+                refusals += refused
+                lost = refused or faults.is_disconnect(error)
                 if lost:
                     self._pool.forget_idle()
-                if not (lost or faults.is_transient(error)) or not patience.pause(short=not lost):
+                is_over = refusals > 1 or not (lost or faults.is_transient(error))
+                if is_over or not patience.pause(short=not lost):
                     raise faults.translate(error) from error
 
     def _read_once(self, read: Callable[[BoundedConnection], T], patience: Patience) -> T:
         connection = self._pool.acquire(patience)
         try:
             return read(connection)
+        except psycopg.Error as error:
+            if faults.is_read_only(error):
+                connection.is_stale = True
+            raise
         finally:
             _roll_back(connection)
             self._pool.release(connection)
