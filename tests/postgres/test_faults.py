@@ -15,7 +15,7 @@ import pytest
 from psycopg import errors
 
 import penstock
-from penstock.backends.postgres import faults, open_postgres
+from penstock.backends.postgres import connection, faults, open_postgres
 from penstock.errors import BackendError, OperationCancelledError, QueueClosedError
 from penstock.job import Job, JobStatus
 from penstock.testing import check_invariants
@@ -246,6 +246,114 @@ def test_a_scope_that_ends_while_a_lock_is_waited_for_withdraws_the_call(open_st
             backend.fail_job("a", "no")
         assert caught.value.timed_out
     assert backend.get_job("a").status is JobStatus.RUNNING
+
+
+WAITING = {
+    "cancel": ("SELECT FROM job FOR UPDATE", lambda backend: backend.cancel_jobs(job_ids=["a"])),
+    "fail": ("SELECT FROM job FOR UPDATE", lambda backend: backend.fail_job("a", "no")),
+    "complete": ("SELECT FROM job FOR UPDATE", lambda backend: backend.complete_job("a")),
+    "claim": ("LOCK TABLE job", lambda backend: backend.dequeue_jobs("w")),
+    "plain": (
+        "LOCK TABLE payload",
+        lambda backend: backend.enqueue_job(Job(id="new", type="t", payload=b"p")),
+    ),
+    "batch": (
+        "LOCK TABLE payload",
+        lambda backend: backend.enqueue_jobs(
+            [Job(id="new", type="t", payload=b"p"), *map(Job.new, "t" * 30)]
+        ),
+    ),
+    "iterator": (
+        "LOCK TABLE payload",
+        lambda backend: backend.enqueue_jobs(Job(id=name, type="t", payload=b"p") for name in ["new"]),
+    ),
+    "read": ("LOCK TABLE job", lambda backend: backend.get_job("a")),
+    "journal": ("LOCK TABLE journal_inbox", lambda backend: backend.read_journal()),
+}
+
+
+@pytest.mark.parametrize(("lock", "verb"), WAITING.values(), ids=WAITING)
+@pytest.mark.parametrize("way", ["by hand", "by time"])
+def test_a_scope_interrupts_a_statement_that_waits(open_store, admin, call, lock, verb, way):
+    """Q54: soon, without any effect; the connection is not used again."""
+    backend = open_store(pool_size=1)
+    backend.enqueue_job(Job(id="a", type="t"))
+    backend.dequeue_jobs("w")
+    scope = penstock.cancel_scope(0.4 if way == "by time" else None)
+
+    def inside():
+        with scope:
+            return verb(backend)
+
+    with admin.transaction():
+        admin.execute(lock)
+        waiting = call(inside)
+        assert waiting.is_waiting(0.2)
+        if way == "by hand":
+            scope.cancel()
+        with pytest.raises(OperationCancelledError) as caught:
+            waiting.result(1.5)
+        assert caught.value.timed_out is (way == "by time")
+    job = backend.get_job("a")
+    assert job.status is JobStatus.RUNNING
+    assert [each.id for each in backend.list_jobs()] == ["a"]
+    backend.complete_job("a")
+
+
+def test_a_scope_that_ends_during_the_commit_changes_nothing(open_store, admin, call):
+    """Q54: once COMMIT is sent, its outcome is awaited and told."""
+    backend = open_store()
+    admin.execute(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql"
+        " AS 'BEGIN PERFORM pg_sleep(1); RETURN NULL; END'"
+    )
+    admin.execute(
+        "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON job DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION slow()"
+    )
+    scope = penstock.cancel_scope()
+
+    def inside():
+        with scope:
+            return backend.enqueue_job(Job(id="a", type="t", key="k"))
+
+    storing = call(inside)
+    assert storing.is_waiting(0.5)
+    scope.cancel()
+    assert storing.result(5) == "a"
+    assert backend.get_job("a").id == "a"
+
+
+def test_an_interrupt_hits_no_other_call(open_store, monkeypatch):
+    """Q54: whenever it comes; what follows on the same pool is not disturbed, and each answer is the truth."""
+    monkeypatch.setattr(connection, "_GLANCE", 0.0001)
+    sent = []
+    interrupt = connection.BoundedConnection._interrupt
+    monkeypatch.setattr(
+        connection.BoundedConnection,
+        "_interrupt",
+        lambda self, timeout: sent.append(interrupt(self, timeout)),
+    )
+    backend = open_store(pool_size=1)
+    stored, cancelled = [], 0
+    for number in range(150):
+        scope = penstock.cancel_scope()
+        timer = threading.Timer(0.0001 * (number % 60), scope.cancel)
+        timer.start()
+        job = Job(id=f"{number}", type="t", key="k" if number % 2 else None)
+        try:
+            with scope:
+                backend.enqueue_jobs([job]) if number % 3 else backend.enqueue_job(job)
+            stored.append(job.id)
+        except OperationCancelledError:
+            cancelled += 1
+        backend.enqueue_job(Job(id=f"{number}-next", type="t", key="l"))
+        timer.join()
+    found = {job.id for job in backend.list_jobs(limit=1000)}
+    assert {name for name in found if not name.endswith("next")} == set(stored)
+    assert len(found) == len(stored) + 150
+    assert cancelled
+    assert sent
 
 
 def test_a_scope_withdraws_a_call_that_waits_for_a_connection(open_store, gate_of, call):

@@ -151,6 +151,8 @@ class PostgresStore(Store):
                 tx.open()  # while it can still be run again
             began = True
             result = work(tx)
+            connection.scope = None  # once COMMIT is sent, what became of it is awaited
+            patience.check()
         except psycopg.Error as error:
             _roll_back(connection)
             if faults.is_read_only(error):
@@ -183,12 +185,7 @@ class PostgresStore(Store):
         """Return what to raise when a statement failed before the commit."""
         if faults.is_transient(error) or faults.is_disconnect(error) or faults.is_read_only(error):
             return _RunAgainError(error, began=began)
-        if error.sqlstate == "57014":
-            try:
-                patience.check()
-            except OperationCancelledError as cancelled:
-                return cancelled
-        return faults.translate(error)
+        return _final(error, patience)
 
     def _commit(self, connection: BoundedConnection, tx: PostgresTransaction) -> None:
         """Commit, make sure of the outcome, and tell the listeners."""
@@ -280,11 +277,13 @@ class PostgresStore(Store):
                 if broken or refused:
                     self._pool.forget_idle()
                 is_over = collisions > _MOST_COLLISIONS or refusals > 1 or not (collided or refused or broken)
+                if lost is not None and patience.is_over():
+                    raise faults.lost_at_commit(lost) from error
                 if is_over or not patience.pause(short=collided):
                     raise (
-                        faults.translate(error) if lost is None else faults.lost_at_commit(lost)
+                        _final(error, patience) if lost is None else faults.lost_at_commit(lost)
                     ) from error
-            except BackendError as error:
+            except (BackendError, OperationCancelledError) as error:
                 if lost is None:
                     raise
                 raise faults.lost_at_commit(lost) from error
@@ -296,6 +295,7 @@ class PostgresStore(Store):
         ticket = self.herald.ticket() if listener is not None else None
         try:
             is_open, stored, now = plain.store(connection, self.context, jobs, self._own_now())
+            connection.scope = None
             if is_again and len(stored) < len(jobs):
                 stored |= reading.existing(connection, self.context.sql, [job.id for job in jobs])
         except BaseException:
@@ -340,7 +340,7 @@ class PostgresStore(Store):
                     self._pool.forget_idle()
                 is_over = refusals > 1 or not (lost or faults.is_transient(error))
                 if is_over or not patience.pause(short=not lost):
-                    raise faults.translate(error) from error
+                    raise _final(error, patience) from error
 
     def _read_once(self, read: Callable[[BoundedConnection], T], patience: Patience) -> T:
         connection = self._pool.acquire(patience)
@@ -450,8 +450,19 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def _final(error: psycopg.Error, patience: Patience) -> Exception:
+    """Return what to raise for an error after which nothing is tried again."""
+    if error.sqlstate == "57014":
+        try:
+            patience.check()
+        except OperationCancelledError as cancelled:
+            return cancelled
+    return faults.translate(error)
+
+
 def _roll_back(connection: BoundedConnection) -> None:
     """End a failed transaction; a connection on which even that fails is useless and is closed."""
+    connection.scope = None
     if connection.closed or connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
         return
     try:
