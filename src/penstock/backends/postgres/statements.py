@@ -116,4 +116,10 @@ def checked_schema(schema: object) -> str:
             field="schema",
             value=schema,
         )
+    if schema.startswith("pg_"):
+        raise InvalidArgumentError(
+            f"schema must not begin with pg_, such names are PostgreSQL's own, got {shown(schema)}",
+            field="schema",
+            value=schema,
+        )
     return schema
