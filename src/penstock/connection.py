@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -48,8 +47,6 @@ def open_backend(url: str | None = None, *, clock: Clock | None = None, **option
         raise InvalidArgumentError(
             f"url must hold no NUL character, got {shown(url)}", field="url", value=url
         )
-    if clock is not None:
-        _check_clock(clock)
     scheme = url.partition(":")[0].lower()
     if scheme in ("memory", "sqlite"):
         from penstock.backends.sqlite import open_sqlite
@@ -69,18 +66,6 @@ def open_backend(url: str | None = None, *, clock: Clock | None = None, **option
         field="url",
         value=scheme,
     )
-
-
-def _check_clock(clock: Clock) -> None:
-    if not callable(getattr(clock, "now", None)):
-        raise InvalidArgumentError(f"clock must have now(), got {shown(clock)}", field="clock", value=clock)
-    now = clock.now()
-    if not isinstance(now, datetime) or now.utcoffset() is None:
-        raise InvalidArgumentError(
-            f"clock must have a now() that returns an aware datetime, got {shown(now)}",
-            field="clock",
-            value=now,
-        )
 
 
 def _sqlite_location(url: str) -> tuple[str, dict[str, str]]:

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.backends._store import Claim, DuplicateIdError
+from penstock.backends._store import Claim, DuplicateIdError, Reach
 from penstock.backends.postgres import fast
 from penstock.backends.postgres.connection import Patience
 from penstock.backends.postgres.floors import lanes
@@ -63,7 +63,7 @@ def explained(backend, work):
         execute, query = tx.execute, tx.query
 
         def explain(query, parameters=None):
-            if query.lstrip().startswith(("SELECT", "WITH")) and "pg_advisory" not in query:
+            if query.lstrip().startswith(("SELECT", "WITH")):
                 plans.append((query, generic_plan(tx.connection, query, parameters or {})))
             return execute(query, parameters)
 
@@ -167,6 +167,9 @@ def test_other_verbs_use_their_indexes_on_a_large_table(large):
         (lambda tx: tx.rows_ended(["completed"], 1, 10), "job_ended"),
         (lambda tx: tx.rows(["rare-1", "rare-2"]), "job_id_key"),
         (lambda tx: tx.key_members(['["nobody"]']), "job_key_turn"),
+        (lambda tx: (tx.expect(Reach.ALL), tx.rows(["rare-1", "rare-2"])), "edge_pkey"),
+        (lambda tx: (tx.expect(Reach.NEXT), tx.lock_turns(seqs=[1, 2])), "job_pkey"),
+        (lambda tx: tx.dependencies(["rare-1", "rare-2"]), "job_id_key"),
     ]:
         plans = explained(large, work)
         used = {node.get("Index Name") for _, plan in plans for node in nodes(plan)}

@@ -9,10 +9,42 @@ import pytest
 
 import penstock
 from penstock.backends.postgres.gather import Gatherer
-from penstock.errors import JobExistsError, OperationCancelledError, QueueBlockedError
+from penstock.errors import InvalidArgumentError, JobExistsError, OperationCancelledError, QueueBlockedError
 from penstock.job import Job, JobStatus
 
 COUNT = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'penstock'"
+
+
+def test_wrong_options_are_named_all_at_once(postgres_url):
+    """RELIABILITY 3: of the store, of all stores, unknown ones, and the clock; nothing is opened."""
+    wrong = {
+        "schema": "", "pool_size": 0, "timeout": -1, "migrate": 1, "pgbouncer": None, "max_payload": 0, "foo": 1
+    }  # fmt: skip
+    with pytest.raises(InvalidArgumentError) as caught:
+        penstock.open_backend(postgres_url, clock=5, **wrong)
+    assert caught.value.field == "options"
+    for name in (*wrong, "clock"):
+        assert name in str(caught.value)
+    for each in wrong.items():
+        with pytest.raises(InvalidArgumentError, match=each[0]):
+            penstock.open_backend(postgres_url, **dict([each]))
+
+
+@pytest.mark.parametrize("url", ["memory:", "postgresql://nobody@/nowhere?host=/nonexistent"])
+def test_a_wrong_clock_is_named_with_the_rest(url):
+    """RELIABILITY 3."""
+    with pytest.raises(InvalidArgumentError, match=r"clock.*foo"):
+        penstock.open_backend(url, clock=5, foo=1)
+    with pytest.raises(InvalidArgumentError, match="clock") as caught:
+        penstock.open_backend(url, clock=5)
+    assert caught.value.field == "clock"
+
+
+@pytest.mark.parametrize("schema", ["pg_x", "pg_catalog"])
+def test_a_schema_of_the_servers_own_is_refused(postgres_url, schema):
+    """RELIABILITY 3: before the server is asked."""
+    with pytest.raises(InvalidArgumentError, match="pg_"):
+        penstock.open_backend(postgres_url, schema=schema)
 
 
 def test_a_store_uses_no_more_connections_than_it_may(open_store, admin):

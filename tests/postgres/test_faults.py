@@ -15,7 +15,7 @@ import pytest
 from psycopg import errors
 
 import penstock
-from penstock.backends.postgres import faults, open_postgres
+from penstock.backends.postgres import connection, faults, open_postgres
 from penstock.errors import BackendError, OperationCancelledError, QueueClosedError
 from penstock.job import Job, JobStatus
 from penstock.testing import check_invariants
@@ -248,6 +248,114 @@ def test_a_scope_that_ends_while_a_lock_is_waited_for_withdraws_the_call(open_st
     assert backend.get_job("a").status is JobStatus.RUNNING
 
 
+WAITING = {
+    "cancel": ("SELECT FROM job FOR UPDATE", lambda backend: backend.cancel_jobs(job_ids=["a"])),
+    "fail": ("SELECT FROM job FOR UPDATE", lambda backend: backend.fail_job("a", "no")),
+    "complete": ("SELECT FROM job FOR UPDATE", lambda backend: backend.complete_job("a")),
+    "claim": ("LOCK TABLE job", lambda backend: backend.dequeue_jobs("w")),
+    "plain": (
+        "LOCK TABLE payload",
+        lambda backend: backend.enqueue_job(Job(id="new", type="t", payload=b"p")),
+    ),
+    "batch": (
+        "LOCK TABLE payload",
+        lambda backend: backend.enqueue_jobs(
+            [Job(id="new", type="t", payload=b"p"), *map(Job.new, "t" * 30)]
+        ),
+    ),
+    "iterator": (
+        "LOCK TABLE payload",
+        lambda backend: backend.enqueue_jobs(Job(id=name, type="t", payload=b"p") for name in ["new"]),
+    ),
+    "read": ("LOCK TABLE job", lambda backend: backend.get_job("a")),
+    "journal": ("LOCK TABLE journal_inbox", lambda backend: backend.read_journal()),
+}
+
+
+@pytest.mark.parametrize(("lock", "verb"), WAITING.values(), ids=WAITING)
+@pytest.mark.parametrize("way", ["by hand", "by time"])
+def test_a_scope_interrupts_a_statement_that_waits(open_store, admin, call, lock, verb, way):
+    """Q54: soon, without any effect; the connection is not used again."""
+    backend = open_store(pool_size=1)
+    backend.enqueue_job(Job(id="a", type="t"))
+    backend.dequeue_jobs("w")
+    scope = penstock.cancel_scope(0.4 if way == "by time" else None)
+
+    def inside():
+        with scope:
+            return verb(backend)
+
+    with admin.transaction():
+        admin.execute(lock)
+        waiting = call(inside)
+        assert waiting.is_waiting(0.2)
+        if way == "by hand":
+            scope.cancel()
+        with pytest.raises(OperationCancelledError) as caught:
+            waiting.result(1.5)
+        assert caught.value.timed_out is (way == "by time")
+    job = backend.get_job("a")
+    assert job.status is JobStatus.RUNNING
+    assert [each.id for each in backend.list_jobs()] == ["a"]
+    backend.complete_job("a")
+
+
+def test_a_scope_that_ends_during_the_commit_changes_nothing(open_store, admin, call):
+    """Q54: once COMMIT is sent, its outcome is awaited and told."""
+    backend = open_store()
+    admin.execute(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql"
+        " AS 'BEGIN PERFORM pg_sleep(1); RETURN NULL; END'"
+    )
+    admin.execute(
+        "CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON job DEFERRABLE INITIALLY DEFERRED"
+        " FOR EACH ROW EXECUTE FUNCTION slow()"
+    )
+    scope = penstock.cancel_scope()
+
+    def inside():
+        with scope:
+            return backend.enqueue_job(Job(id="a", type="t", key="k"))
+
+    storing = call(inside)
+    assert storing.is_waiting(0.5)
+    scope.cancel()
+    assert storing.result(5) == "a"
+    assert backend.get_job("a").id == "a"
+
+
+def test_an_interrupt_hits_no_other_call(open_store, monkeypatch):
+    """Q54: whenever it comes; what follows on the same pool is not disturbed, and each answer is the truth."""
+    monkeypatch.setattr(connection, "_GLANCE", 0.0001)
+    sent = []
+    interrupt = connection.BoundedConnection._interrupt
+    monkeypatch.setattr(
+        connection.BoundedConnection,
+        "_interrupt",
+        lambda self, timeout: sent.append(interrupt(self, timeout)),
+    )
+    backend = open_store(pool_size=1)
+    stored, cancelled = [], 0
+    for number in range(150):
+        scope = penstock.cancel_scope()
+        timer = threading.Timer(0.0001 * (number % 60), scope.cancel)
+        timer.start()
+        job = Job(id=f"{number}", type="t", key="k" if number % 2 else None)
+        try:
+            with scope:
+                backend.enqueue_jobs([job]) if number % 3 else backend.enqueue_job(job)
+            stored.append(job.id)
+        except OperationCancelledError:
+            cancelled += 1
+        backend.enqueue_job(Job(id=f"{number}-next", type="t", key="l"))
+        timer.join()
+    found = {job.id for job in backend.list_jobs(limit=1000)}
+    assert {name for name in found if not name.endswith("next")} == set(stored)
+    assert len(found) == len(stored) + 150
+    assert cancelled
+    assert sent
+
+
 def test_a_scope_withdraws_a_call_that_waits_for_a_connection(open_store, gate_of, call):
     """Q54, C62b: by time and by hand."""
     backend = open_store(pool_size=1)
@@ -299,7 +407,7 @@ def test_a_frozen_server_does_not_hold_a_call_for_ever(open_store, admin):
         (errors.QueryCanceled("late"), True, "time"),
         (errors.AdminShutdown("down"), True, "reached"),
         (errors.CannotConnectNow("starting"), True, "reached"),
-        (errors.ReadOnlySqlTransaction("standby"), True, "reached"),
+        (errors.ReadOnlySqlTransaction("standby"), True, "read-only"),
         (errors.DeadlockDetected("dead"), True, "collide"),
         (psycopg.OperationalError("connection refused"), True, "reached"),
         (errors.InvalidPassword("no"), False, "password"),
@@ -409,4 +517,92 @@ def test_the_store_survives_the_kill_of_one_backend(server):
                 os.kill(pid, signal.SIGKILL)
             backend.enqueue_job(Job(id=f"{number}-after", type="t"))
         assert backend.get_job_stats().total_jobs == 6
+        assert len(backend.read_journal()) == 6
+
+
+REFUSED = {
+    "enqueue": lambda backend: backend.enqueue_job(Job(id="new", type="t")),
+    "enqueue keyed": lambda backend: backend.enqueue_job(Job(id="new", type="t", key="k")),
+    "enqueue after": lambda backend: backend.enqueue_job(Job(id="new", type="t", after=("waits",))),
+    "batch": lambda backend: backend.enqueue_jobs([Job.new("t") for _ in range(30)]),
+    "iterator": lambda backend: backend.enqueue_jobs(Job.new("t") for _ in range(3)),
+    "spawn": lambda backend: backend.spawn_jobs("runs", [Job(id="new", type="t")]),
+    "claim": lambda backend: backend.dequeue_jobs("w"),
+    "claim listed": lambda backend: backend.dequeue_jobs("w", job_ids=["waits"]),
+    "complete": lambda backend: backend.complete_job("runs"),
+    "fail": lambda backend: backend.fail_job("runs", "no"),
+    "cancel": lambda backend: backend.cancel_jobs(job_ids=["waits"]),
+    "heartbeat": lambda backend: backend.heartbeat("w"),
+    "progress": lambda backend: backend.save_progress("runs", 5),
+    "update": lambda backend: backend.update_job("waits", tags=("y",)),
+    "block": lambda backend: backend.set_blocked(True),
+    "owner": lambda backend: backend.open_owner(),
+    "maintain": lambda backend: backend.maintain(),
+}
+
+
+def check_read_only(backend):
+    """Every write is refused, for certain and soon; every read works."""
+    for verb, write in REFUSED.items():
+        started = time.monotonic()
+        with pytest.raises(BackendError) as caught:
+            write(backend)
+        assert caught.value.retryable, verb
+        assert not caught.value.outcome_unknown, verb
+        assert "read-only" in str(caught.value), verb
+        assert time.monotonic() - started < 5, verb
+    assert backend.get_job("runs").status is JobStatus.RUNNING
+    assert len(backend.list_jobs()) == 2
+    assert backend.get_job_stats().total_jobs == 2
+    assert backend.get_job_stats(("x",)).total_jobs == 1
+    assert not backend.is_blocked()
+    assert [entry.job_id for entry in backend.read_journal()] == ["runs"]
+
+
+def fill(backend):
+    """One job that runs, numbered in the journal, and one that waits, not yet numbered."""
+    backend.enqueue_job(Job(id="runs", type="t"))
+    backend.read_journal()
+    backend.dequeue_jobs("w")
+    backend.enqueue_job(Job(id="waits", type="t", tags=("x",)))
+
+
+def test_a_role_that_may_only_read_is_refused_for_certain(open_store, postgres_url):
+    """Q55: by every verb, whatever it begins with; and it reads."""
+    backend = open_store()
+    fill(backend)
+    options = "-c default_transaction_read_only=on"
+    check_read_only(open_store(psycopg.conninfo.make_conninfo(postgres_url, options=options)))
+    assert len(backend.read_journal()) == 3
+    backend.complete_job("runs")
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_standby_refuses_and_takes_writes_again_when_it_is_promoted(server):
+    """Q55: failover; the store's object goes on."""
+    with open_postgres(server.url, clock=None, options={"schema": "standby"}) as backend:
+        fill(backend)
+        server.control("stop", "-m", "fast")
+        signal_file = server.data / "standby.signal"
+        signal_file.touch()
+        shutil.chown(signal_file, server.data.stat().st_uid)
+        server.start()
+        assert (
+            backend.get_job("runs").id == "runs"
+        )  # on a new connection: of a lost one nobody could say what it did
+        check_read_only(backend)
+        promoted = threading.Timer(1.0, server.control, ["promote"])
+        promoted.start()
+        deadline = time.monotonic() + 30
+        stored = False
+        while not stored:
+            assert time.monotonic() < deadline
+            with contextlib.suppress(BackendError):
+                backend.enqueue_job(Job(id="after", type="t", key="k"))
+                stored = True
+        promoted.join()
+        backend.enqueue_job(Job(id="plain", type="t"))
+        backend.complete_job("runs")
         assert len(backend.read_journal()) == 6

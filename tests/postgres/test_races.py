@@ -1,11 +1,17 @@
 """Transactions that meet: one is held just before its commit while another runs into it."""
 
+import contextlib
 import multiprocessing
+import random
 import threading
+import time
 from collections import Counter
+from functools import partial
 
 import pytest
 
+import penstock
+from penstock.backends import _submission
 from penstock.job import Job, JobState, JobStatus, Key
 from penstock.testing import check_fold, check_invariants
 
@@ -256,3 +262,213 @@ def test_claims_of_several_processes_give_each_job_once(postgres_url, schema, op
     assert set(found.values()) == {1}
     _, jobs = whole(backend)
     assert {job.status for job in jobs} == {JobStatus.COMPLETED}
+
+
+def deadlocks(connection):
+    """How many the server has met in this database."""
+    connection.execute("SELECT pg_stat_force_next_flush()")
+    query = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    return connection.execute(query).fetchone()[0]
+
+
+def at_once(*works):
+    """Run each of the works in a thread of its own; what one raises is raised here."""
+    barrier = threading.Barrier(len(works))
+    failed = []
+
+    def run(work):
+        barrier.wait(10)
+        try:
+            work()
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    if failed:
+        raise failed[0]
+
+
+ENDS = {
+    "complete": lambda backend, job_id: backend.complete_job(job_id),
+    "complete many": lambda backend, job_id: backend.complete_jobs({job_id: b"r"}),
+    "fail": lambda backend, job_id: backend.fail_job(
+        job_id, "no", category=penstock.FailureCategory.PERMANENT
+    ),
+    "stop": lambda backend, job_id: backend.stop_job(job_id, "no"),
+    "update": lambda backend, job_id: backend.update_job_status(job_id, JobStatus.STOPPED),
+    "cancel by tag": lambda backend, job_id: backend.cancel_jobs(
+        [f"waiting-{job_id}"], [f"p{job_id}"], waiting_only=True
+    ),
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_flows_across_keys_lock_them_in_one_order(open_store, admin, end):
+    """B18: two ends at once, each with followers in the other one's key, directly and behind those."""
+    backend = open_store()
+    first, second = Key("one"), Key("two")
+    turns = 8
+    before = deadlocks(admin)
+    for turn in range(turns):
+        heads = {f"a{turn}": (first, second), f"b{turn}": (second, first)}
+        flows = [Job(id=head, type="t", key=own) for head, (own, _) in heads.items()]
+        for head, (own, other) in heads.items():
+            flows += [
+                Job(id=f"p{head}", type="t", key=other, after=(head,), tags=(f"waiting-{head}",)),
+                Job(id=f"q{head}", type="t", key=own, after=(f"p{head}",)),
+            ]
+        backend.enqueue_jobs(flows)
+        backend.dequeue_jobs("w", limit=2)
+        at_once(*(partial(end, backend, head) for head in heads))
+        rest = [job.id for job in flows]
+        backend.cancel_jobs(job_ids=rest)
+        for job in backend.get_jobs(rest).values():
+            if job.status is JobStatus.CANCELLING:
+                backend.acknowledge_cancellation(job.id, True)
+    assert deadlocks(admin) == before
+    whole(backend)
+
+
+def test_a_mixed_load_across_keys_meets_no_deadlock(open_store, admin):
+    """B18: enqueues, claims and ends on two objects; times in the journal do not go back either."""
+    stores = [open_store(), open_store()]
+    keys = [Key(f"k{number}") for number in range(5)]
+    before = deadlocks(admin)
+
+    def work(number):
+        def run():
+            backend, draw, known = stores[number % 2], random.Random(number), []
+            for turn in range(25):
+                after = tuple(draw.sample(known, min(len(known), draw.randrange(3))))
+                known = [*known[-4:], f"{number}-{turn}"]
+                backend.enqueue_job(Job(id=known[-1], type="t", key=draw.choice(keys), after=after))
+                for job in backend.dequeue_jobs(f"w{number}", limit=2):
+                    if draw.random() < 0.8:
+                        backend.complete_job(job.id)
+                    else:
+                        backend.stop_job(job.id, "no")
+
+        return run
+
+    started = time.monotonic()
+    at_once(*(work(number) for number in range(6)))
+    assert deadlocks(admin) == before
+    assert time.monotonic() - started < 30
+    whole(stores[0])
+
+
+@contextlib.contextmanager
+def gated_chunks(size):
+    """Let iterators be read in chunks of this size."""
+    before, _submission.CHUNK = _submission.CHUNK, size
+    try:
+        yield
+    finally:
+        _submission.CHUNK = before
+
+
+class TestTime:
+    """RELIABILITY's invariant 25: what had to wait for a lock carries the time at which it got it."""
+
+    def test_of_reports_that_waited_for_a_row(self, open_store, admin, call):
+        """B18, G31: others went on meanwhile; a job does not end before it began."""
+        backend = open_store()
+        backend.enqueue_jobs([Job(id="a", type="t"), Job(id="b", type="t"), Job(id="c", type="t")])
+        backend.dequeue_jobs("w", job_ids=["c"])
+        with admin.transaction():
+            admin.execute("SELECT FROM job WHERE id IN ('a', 'c') FOR UPDATE")
+            cancel = call(backend.cancel_jobs, job_ids=["a", "b"])
+            complete = call(backend.complete_job, "c")
+            assert cancel.is_waiting(1.2)
+            assert complete.is_waiting(0)
+            backend.dequeue_jobs("w", job_ids=["b"])
+        cancel.result()
+        complete.result()
+        whole(backend)
+        job = backend.get_job("b")
+        assert job.updated_at >= job.assigned_at
+        last = backend.read_journal()[-3:]
+        assert {entry.job_id for entry in last} == {"a", "b", "c"}
+        assert backend.get_job("c").finalized_at >= job.assigned_at
+
+    def test_of_an_end_whose_dependent_was_locked(self, open_store, admin, call):
+        """B18: all is locked before the time is read."""
+        backend = open_store()
+        backend.enqueue_jobs([Job(id="a", type="t"), Job(id="b", type="t", after=("a",))])
+        backend.dequeue_jobs("w")
+        with admin.transaction():
+            admin.execute("SELECT FROM job WHERE id = 'b' FOR UPDATE")
+            end = call(backend.complete_job, "a")
+            assert end.is_waiting(0.5)
+            until = backend.now()
+        end.result()
+        assert backend.get_job("a").finalized_at >= until
+
+    def test_of_what_waits_for_a_slow_iterator(self, open_store, call):
+        """B18: an end and an enqueue in its key; and the iterator's own jobs are as old as their chunk."""
+        backend = open_store()
+        backend.enqueue_job(Job(id="head", type="t", key=KEY))
+        backend.dequeue_jobs("w")
+        go, reading = threading.Event(), threading.Event()
+
+        def slow():
+            yield from (Job(id=f"i{number}", type="t", key=KEY) for number in range(2_000))
+            reading.set()
+            assert go.wait(20)
+            yield Job(id="last", type="t", key=KEY)
+
+        stored = call(backend.enqueue_jobs, slow())
+        assert reading.wait(20)
+        end = call(backend.complete_job, "head")
+        add = call(backend.enqueue_job, Job(id="behind", type="t", key=KEY))
+        assert end.is_waiting(0.7)
+        assert add.is_waiting(0)
+        until = backend.now()
+        go.set()
+        for each in (stored, end, add):
+            each.result()
+        assert backend.get_job("head").finalized_at >= until
+        assert backend.get_job("behind").created_at >= until
+        assert backend.get_job("last").created_at >= until
+        whole(backend)
+
+    def test_of_a_lease_that_waited(self, open_store, admin, call):
+        """B13: it lasts from when it was renewed."""
+        backend = open_store()
+        job = Job(id="a", type="t", timeouts=penstock.Timeouts(visibility=60))
+        backend.enqueue_job(job)
+        backend.dequeue_jobs("w")
+        with admin.transaction():
+            admin.execute("SELECT FROM job FOR UPDATE")
+            beat = call(backend.heartbeat, "w")
+            assert beat.is_waiting(0.5)
+            until = admin.execute(
+                "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+            ).fetchone()[0]
+        assert beat.result() == 1
+        assert admin.execute("SELECT lease_until FROM job").fetchone()[0] >= until + 60_000_000
+
+    def test_of_a_full_queue_under_a_slow_iterator(self, open_store, call):
+        """B18: who counts the jobs that wait takes turns too."""
+        slow, quick = open_store(max_pending=10), open_store(max_pending=10)
+        go, reading = threading.Event(), threading.Event()
+
+        def jobs():
+            yield from (Job(id=f"i{number}", type="t", tags=("x",)) for number in range(3))
+            reading.set()
+            assert go.wait(20)
+
+        with gated_chunks(1):
+            stored = call(slow.enqueue_jobs, jobs())
+            assert reading.wait(20)
+            add = call(quick.enqueue_job, Job(id="behind", type="t", key=KEY))
+            assert add.is_waiting(0.7)
+            until = slow.now()
+            go.set()
+            stored.result()
+            add.result()
+        assert quick.get_job("behind").created_at >= until

@@ -26,7 +26,7 @@ from penstock.backends._options import StoreOptions
 from penstock.backends._rows import STATUSES, Row, damage_named, encode_strings, job_of, micros_of, moment_at
 from penstock.backends._settlement import settle
 from penstock.backends._spawning import adopted, spawn
-from penstock.backends._store import SPAWNED, Blobs, Claim, Store, Transaction, jobs_of, tell
+from penstock.backends._store import SPAWNED, Blobs, Claim, Reach, Store, Transaction, jobs_of, tell
 from penstock.backends._submission import PlainSubmission, Submission
 from penstock.backends.base import (
     UNSET,
@@ -359,6 +359,7 @@ class EngineBackend(Backend):
         arguments.attempt(attempt)
 
         def work(tx: Transaction) -> dict[str, int]:
+            tx.expect(Reach.ALL)
             row = self._row(tx, job_id)
             source = JobStatus(row.status)
             if attempt is not None and (attempt != row.attempt or source not in MAY_REPORT):
@@ -431,6 +432,7 @@ class EngineBackend(Backend):
         freed: Counter[str] = Counter()
         errors: list[PenstockError] = []
         changed: list[Row] = []
+        tx.expect(Reach.NEXT if verb is Verb.COMPLETE else Reach.ALL)
         rows = tx.rows(values.keys())
         for job_id, value in values.items():
             row = rows.get(job_id)
@@ -457,6 +459,7 @@ class EngineBackend(Backend):
         wanted_tags, wanted_ids = arguments.selection(tags, job_ids)
 
         def work(tx: Transaction) -> tuple[list[str], list[str]]:
+            tx.expect(Reach.ALL)
             rows, missing = self._selected(tx, wanted_tags, wanted_ids)
             cancelled: list[str] = []
             unknown: list[str] = list(missing)
@@ -480,10 +483,14 @@ class EngineBackend(Backend):
 
     def mark_worker_unresponsive(self, assignee_id: str) -> None:
         arguments.assignee(assignee_id)
-        self._write(lambda tx: self._lose(tx, tx.rows_in_flight(assignee_id), Verb.UNRESPONSIVE))
+        self._write(lambda tx: self._lose_held(tx, assignee_id, Verb.UNRESPONSIVE))
 
     def reset_running_jobs(self) -> None:
-        self._write(lambda tx: self._lose(tx, tx.rows_in_flight(None), Verb.RESET))
+        self._write(lambda tx: self._lose_held(tx, None, Verb.RESET))
+
+    def _lose_held(self, tx: Transaction, assignee_id: str | None, verb: Verb) -> int:
+        tx.expect(Reach.ALL)
+        return self._lose(tx, tx.rows_in_flight(assignee_id), verb)
 
     def _lose(self, tx: Transaction, rows: list[Row], verb: Verb) -> int:
         for row in rows:
@@ -575,6 +582,8 @@ class EngineBackend(Backend):
             arguments.optional_text("callback_url", callback_url, arguments.MAX_CALLBACK_URL)
 
         def work(tx: Transaction) -> None:
+            if new_priority is not None:
+                tx.expect(Reach.ALL)  # whoever waits for it becomes as urgent
             row = self._row(tx, job_id)
             if row.closed:
                 raise InvalidTransitionError(
@@ -620,6 +629,8 @@ class EngineBackend(Backend):
         def work(tx: Transaction) -> list[str]:
             if tx.is_blocked():
                 raise QueueBlockedError
+            tx.expect(ids=wanted_ids)
+            tagged = tx.rows_tagged(wanted_tags) if wanted_tags else []
             listed = tx.rows(wanted_ids) if wanted_ids else {}
             for job_id in wanted_ids:
                 if job_id not in listed:
@@ -627,13 +638,9 @@ class EngineBackend(Backend):
                 if listed[job_id].status not in decisions.DEAD:
                     raise _not_dead(listed[job_id])
             dead = {job_id: listed[job_id] for job_id in wanted_ids}
-            if wanted_tags:
-                tagged = tx.rows_tagged(wanted_tags)
-                dead |= {
-                    row.id: row
-                    for row in tagged
-                    if row.status in decisions.DEAD and row.verb != Verb.PROPAGATE
-                }
+            dead |= {
+                row.id: row for row in tagged if row.status in decisions.DEAD and row.verb != Verb.PROPAGATE
+            }
             rows = list(dead.values())
             blobs = tx.blobs([row.seq for row in rows])
             copies = [decisions.copy_of(row, blobs.get(row.seq, Blobs()).payload) for row in rows]
@@ -719,6 +726,7 @@ class EngineBackend(Backend):
                 return total
 
     def _expire(self, tx: Transaction) -> int:
+        tx.expect(Reach.ALL)
         rows = tx.rows_expired(UPKEEP_BATCH)
         for row in rows:
             decisions.expire(row, tx.now)
@@ -732,6 +740,7 @@ class EngineBackend(Backend):
         owners = tx.owners()
         gone[:] = gone_owners(owners, tx.now, liveness)
         spared = [owner.id for owner in owners if is_this_process(owner)]
+        tx.expect(Reach.ALL)
         return self._lose(tx, tx.rows_lost(liveness, gone, spared, UPKEEP_BATCH), Verb.LOSE)
 
     def _still_gone(self, tx: Transaction, gone: Collection[str]) -> list[str]:
@@ -743,6 +752,7 @@ class EngineBackend(Backend):
         ]
 
     def _time_out(self, tx: Transaction) -> int:
+        tx.expect(Reach.ALL)
         rows = tx.rows_overdue(EXECUTION_GRACE, UPKEEP_BATCH)
         for row in rows:
             decisions.time_out(row, tx.now)
@@ -902,6 +912,7 @@ class EngineBackend(Backend):
         found: dict[int, Row] = {}
         missing: list[str] = []
         if tags:
+            tx.expect(ids=ids)
             found |= {row.seq: row for row in tx.rows_tagged(tags)}
         if ids:
             listed = tx.rows(ids)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from penstock.backends.base import Retention
+from penstock.clock import Clock
 from penstock.errors import InvalidArgumentError, shown
 from penstock.policy import duration
 
@@ -39,6 +40,8 @@ def read_options(
     given: Mapping[str, Any],
     also: Mapping[str, Any] | None = None,
     readers: Mapping[str, Callable[[str, Any], Any]] | None = None,
+    *,
+    clock: Clock | None = None,
 ) -> tuple[StoreOptions, dict[str, Any]]:
     """Return the common options and those a store has of its own, or raise naming all problems at once.
 
@@ -46,8 +49,14 @@ def read_options(
         given: what the caller passed.
         also: the store's own options with their defaults.
         readers: checks of the store's own options, so that their problems are named with the others.
+        clock: checked with them.
     """
-    problems: list[str] = []
+    wrong: list[InvalidArgumentError] = []
+    if clock is not None:
+        try:
+            _check_clock(clock)
+        except InvalidArgumentError as error:
+            wrong.append(error)
     own = dict(also or {})
     common: dict[str, Any] = {}
     for name, value in given.items():
@@ -56,15 +65,29 @@ def read_options(
             try:
                 (own if name in own else common)[name] = known_reader(name, value)
             except InvalidArgumentError as error:
-                problems.append(str(error))
+                wrong.append(error)
         elif name in own:
             own[name] = value
         else:
             known = ", ".join(sorted({*_READERS, *own}))
-            problems.append(f"unknown option {name!r} (known: {known})")
-    if problems:
-        raise InvalidArgumentError("; ".join(problems), field="options", value=sorted(given))
+            wrong.append(InvalidArgumentError(f"unknown option {name!r} (known: {known})"))
+    if wrong:
+        if len(wrong) == 1 and wrong[0].field in ("clock", "schema"):
+            raise wrong[0]
+        raise InvalidArgumentError("; ".join(map(str, wrong)), field="options", value=sorted(given))
     return StoreOptions(**common), own
+
+
+def _check_clock(clock: Clock) -> None:
+    if not callable(getattr(clock, "now", None)):
+        raise InvalidArgumentError(f"clock must have now(), got {shown(clock)}", field="clock", value=clock)
+    now = clock.now()
+    if not isinstance(now, datetime) or now.utcoffset() is None:
+        raise InvalidArgumentError(
+            f"clock must have a now() that returns an aware datetime, got {shown(now)}",
+            field="clock",
+            value=now,
+        )
 
 
 def _max_payload(name: str, value: Any) -> int:

@@ -23,7 +23,7 @@ import msgspec
 from penstock.backends._options import StoreOptions
 from penstock.backends._rows import Row, encode_strings
 from penstock.backends._settlement import end_doomed, fate_of, settle_keys
-from penstock.backends._store import AFTER, SPAWNED, Edge, Transaction
+from penstock.backends._store import AFTER, SPAWNED, Edge, Reach, Transaction
 from penstock.backends._submission import Submission
 from penstock.errors import (
     DependencyError,
@@ -57,6 +57,9 @@ def spawn(
 ) -> list[str]:
     """Store the jobs and let wait for them whoever waits for the parent."""
     keys = {encode_strings(job.key) for job in jobs if job.key is not None}
+    tx.expect(
+        Reach.ALL, ids=[parent_id, *(ref for job in jobs for ref in (job.id, *job.after, *job.after_any))]
+    )
     tx.lock_keys(keys)  # keys before jobs
     parent = _running(tx.rows([parent_id]).get(parent_id), parent_id, attempt)
     edges = [edge for edge in tx.edges_onto([parent.seq]) if edge.kind in (AFTER, SPAWNED)]

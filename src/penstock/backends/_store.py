@@ -5,14 +5,16 @@ offers that work the primitives below. Nothing here decides what is legal: a pri
 
 Locks: what a primitive returns stays locked against other writers until the transaction ends. A store with one writer
 at a time (SQLite) gets this for nothing. Where writers run side by side (PostgreSQL), locks are taken in sorted order,
-keys before jobs, and a transaction that meets a deadlock or a serialisation failure is run again from its start; so
-work must not have effects of its own before it returns.
+keys before jobs and all keys at once, which is why work says beforehand how far it goes (`Transaction.expect`). A
+transaction that meets a deadlock or a serialisation failure all the same is run again from its start; so work must not
+have effects of its own before it returns.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
 from penstock.backends._rows import (
@@ -30,7 +32,7 @@ from penstock.backends.base import Change
 from penstock.job import Job, JobStats, JobStatus, JournalEntry
 from penstock.lifecycle import Verb
 
-__all__ = ["Blobs", "Claim", "Edge", "Owner", "Store", "Transaction"]
+__all__ = ["Blobs", "Claim", "Edge", "Owner", "Reach", "Store", "Transaction"]
 
 T = TypeVar("T")
 
@@ -45,6 +47,14 @@ class Edge(NamedTuple):
     on_seq: int
     job_seq: int
     kind: str
+
+
+class Reach(IntEnum):
+    """How far what is done to jobs may go."""
+
+    OWN = 0  # nobody else is touched
+    NEXT = 1  # jobs that wait for them may be released
+    ALL = 2  # a bad end goes on to those that wait for these in turn
 
 
 class Blobs(NamedTuple):
@@ -78,11 +88,25 @@ class Claim(NamedTuple):
 
 
 class Transaction(ABC):
-    """One transaction's primitives. `now` is the store's time for all of it, in microseconds."""
+    """One transaction's primitives.
+
+    `now` is the store's time, in microseconds. It never goes back, and where writers run side by side it goes on when a
+    primitive had to wait for its locks: what is decided about rows is decided after they were locked.
+    """
 
     now: int
     wants_changes: bool
     changes: list[Change]
+
+    def expect(self, reach: Reach = Reach.OWN, ids: Collection[str] = ()) -> None:  # noqa: B027  # a store's
+        """Say what the work is going to touch, so that the next primitive that locks can lock all of it in one step.
+
+        A store where writers run side by side overrides this: it is what keeps their locks in one order.
+
+        Args:
+            reach: how far it goes beyond the jobs that will be found.
+            ids: further jobs that will be asked for.
+        """
 
     # -- finding rows -------------------------------------------------------------------------------------------
 

@@ -58,6 +58,10 @@ class Submission:
         """
         if external and self._tx.is_blocked():
             raise QueueBlockedError
+        if isinstance(jobs, list | tuple) and len(jobs) > CHUNK:
+            # Those of all chunks at once.
+            self._tx.expect(ids={ref for job in jobs for ref in (*job.after, *job.after_any)})
+            self._tx.lock_keys(_keys_of(jobs))
         source = iter(jobs)
         while chunk := self._read(source, CHUNK):
             self._take(chunk, source)
@@ -102,7 +106,8 @@ class Submission:
             wanted = {ref for job in jobs for ref in (*job.after, *job.after_any)}
             own = {job.id for job in jobs}
             outside = {self._aliases.get(ref, ref) for ref in wanted - own}
-            self._tx.lock_keys({encode_strings(job.key) for job in jobs if job.key is not None})
+            self._tx.expect(ids=outside)
+            self._tx.lock_keys(_keys_of(jobs))
             known = self._tx.dependencies(outside) if outside else {}
             if outside <= known.keys():
                 return known
@@ -154,6 +159,7 @@ class Submission:
             known = known | tx.dependencies(elsewhere)
         ordered = _dependencies_first(jobs)
         families = self._families(known)
+        self._make_room(len(ordered))
         numbers = tx.reserve(len(ordered))
         try:
             rows, edges, doomed = self._connected(ordered, numbers, known, families)
@@ -184,7 +190,7 @@ class Submission:
         rows: dict[str, Row] = {}
         edges: list[Edge] = []
         doomed: list[tuple[Row, Row]] = []
-        open_keys = tx.open_keys({encode_strings(job.key) for job in ordered if job.key is not None})
+        open_keys = tx.open_keys(_keys_of(ordered))
         for job, seq in zip(ordered, numbers, strict=True):
             row = row_of(job, tx.now)
             row.seq = seq
@@ -287,7 +293,6 @@ class Submission:
         return found
 
     def _insert(self, rows: Sequence[Row], jobs: Sequence[Job]) -> None:
-        self._make_room(len(rows))
         blobs = [Blobs(bytes(job.payload), job.result, job.checkpoint) for job in jobs]
         with self._conflicts_named():
             self._tx.insert(rows, blobs)
@@ -334,6 +339,10 @@ class PlainSubmission:
 def is_all_or_nothing(work: object) -> bool:
     """Whether refused work has changed nothing, so that nothing needs to be undone."""
     return type(work) is PlainSubmission
+
+
+def _keys_of(jobs: Iterable[Job]) -> set[str]:
+    return {encode_strings(job.key) for job in jobs if job.key is not None}
 
 
 def _dependencies_first(jobs: Sequence[Job]) -> list[Job]:

@@ -93,36 +93,48 @@ def open_postgres(url: str, *, clock: Clock | None, options: Mapping[str, Any]) 
         pgbouncer: the url leads to a pooler in transaction mode: nothing is prepared and no setting outlives a
             transaction; False.
     """
-    common, own = read_options(options, _OWN_OPTIONS)
-    problems = _problems(own)
-    if problems:
-        raise InvalidArgumentError("; ".join(problems), field="options", value=sorted(options))
-    checked_schema(own["schema"])
+    common, own = read_options(options, _OWN_OPTIONS, _OWN_READERS, clock=clock)
     return PostgresBackend(
         url,
         clock=clock,
         options=common,
         schema=own["schema"],
         pool_size=own["pool_size"],
-        timeout=float(own["timeout"]),
+        timeout=own["timeout"],
         migrate=own["migrate"],
         pgbouncer=own["pgbouncer"],
     )
 
 
-def _problems(own: Mapping[str, Any]) -> list[str]:
-    problems = []
-    size, timeout = own["pool_size"], own["timeout"]
-    if type(size) is not int or not 1 <= size <= 100:
-        problems.append(f"pool_size must be a whole number from 1 to 100, got {shown(size)}")
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout <= 3600:
-        problems.append(f"timeout must be a number of seconds up to 3600, got {shown(timeout)}")
-    problems += [
-        f"{name} must be True or False, got {shown(own[name])}"
-        for name in ("migrate", "pgbouncer")
-        if type(own[name]) is not bool
-    ]
-    return problems
+def _schema(_: str, value: Any) -> str:
+    return checked_schema(value)
+
+
+def _pool_size(name: str, value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= 100:
+        raise InvalidArgumentError(f"{name} must be a whole number from 1 to 100, got {shown(value)}")
+    return value
+
+
+def _timeout(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 3600:
+        raise InvalidArgumentError(f"{name} must be a number of seconds up to 3600, got {shown(value)}")
+    return float(value)
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise InvalidArgumentError(f"{name} must be True or False, got {shown(value)}")
+    return value
+
+
+_OWN_READERS: Final = {
+    "schema": _schema,
+    "pool_size": _pool_size,
+    "timeout": _timeout,
+    "migrate": _boolean,
+    "pgbouncer": _boolean,
+}
 
 
 def _place_of(url: str, schema: str) -> str:

@@ -32,15 +32,13 @@ class ClaimingTransaction(CoreTransaction):
     def promote(self, limit: int) -> int:
         if not self.is_due:
             return 0
-        floors = self.context.floors
+        floors, now = self.context.floors, self.now
         since = floors.promoted_until()
-        since = -1 if since > self.now else since  # the clock went back
-        found = self.execute(
-            self.sql["promote"], {"now": self.now, "since": since, "limit": limit}
-        ).fetchall()
+        since = -1 if since > now else since  # the clock went back
+        found = self.execute(self.sql["promote"], {"now": now, "since": since, "limit": limit}).fetchall()
         if len(found) < limit:
             self.is_due = False
-            self.after_commit.append(lambda: floors.note_promoted(since, self.now))
+            self.after_commit.append(lambda: floors.note_promoted(since, now))
         if found:
             self.is_news = True
         if found and self.wants_changes:
@@ -63,7 +61,7 @@ class ClaimingTransaction(CoreTransaction):
         found = self._claim(claim)
         if not found:
             return []
-        self.witness = (found[-1][_SEQ], found[-1][_N])
+        self.witness = (found[-1][_SEQ], found[-1][_N], found[-1][0])
         jobs = self._jobs(found, claim.assignee_id)
         if self.wants_changes:
             self.changes += [claim_change(job, each[_SOURCE]) for job, each in zip(jobs, found, strict=True)]
@@ -175,7 +173,8 @@ class ClaimingTransaction(CoreTransaction):
         ids = None if attempts is None else list(attempts)
         numbers = None if attempts is None else list(attempts.values())
         found = self.execute(
-            self.sql["renew"], {"assignee_id": assignee_id, "ids": ids, "attempts": numbers, "now": self.now}
+            self.sql["renew"],
+            {"assignee_id": assignee_id, "ids": ids, "attempts": numbers, "now": self._opening.own_clock()},
         ).fetchone()
         return 0 if found is None else int(found[0])
 

@@ -6,6 +6,7 @@ and takes about a tenth of the time of a single enqueue.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -38,6 +39,9 @@ PLANNER: Final = {
 }
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 1.0
+#: How often a statement in a scope looks whether that has ended.
+_GLANCE: Final = 0.02
+_INTERRUPT_SECONDS: Final = 5.0
 
 
 class Patience:
@@ -51,6 +55,10 @@ class Patience:
     def check(self) -> None:
         if self.scope is not None:
             self.scope.check()
+
+    def is_over(self) -> bool:
+        """Whether the scope has ended."""
+        return self.scope is not None and self.scope.cancelled
 
     def left(self) -> float:
         """Seconds left, also of the scope."""
@@ -79,14 +87,44 @@ class Patience:
 
 
 class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection whose every wait ends at `deadline` (monotonic), even if the server is frozen."""
+    """A connection whose every wait ends at `deadline` (monotonic), even if the server is frozen.
+
+    Attributes:
+        scope: whose end interrupts the statement that is waited for; None while the outcome must be awaited.
+        is_stale: whoever comes next had better get a new one.
+    """
 
     deadline: float = float("inf")
+    scope: CancelScope | None = None
+    is_stale = False
     prepared_by_hand: set[bytes]
     loaders: dict[bytes, Transformer]
 
     def wait(self, gen: Generator[Any, Any, RV], *args: Any, **options: Any) -> RV:
+        if self.scope is not None and not args:
+            options.setdefault("interval", _GLANCE)
         return super().wait(_until(gen, self), *args, **options)
+
+    def obey_scope(self) -> None:
+        """Ask the server to end the statement that is waited for, once, if the scope has ended.
+
+        The request is sent, and its arrival awaited, by the thread that waits for the statement. So it can only hit this
+        statement, or come when nothing runs any more; and the connection serves no other call.
+        """
+        if self.scope is not None and self.scope.cancelled:
+            self.scope = None
+            self.is_stale = True
+            with contextlib.suppress(psycopg.Error):
+                self._interrupt(max(0.1, min(_INTERRUPT_SECONDS, self.deadline - time.monotonic())))
+
+    def _interrupt(self, timeout: float) -> None:
+        if psycopg.capabilities.has_cancel_safe():
+            self.cancel_safe(timeout=timeout)
+            return
+        # An older libpq waits for the server, be it frozen.
+        request = threading.Thread(target=self.pgconn.get_cancel().cancel, daemon=True)
+        request.start()
+        request.join(timeout)
 
 
 def _until(gen: Generator[Any, Any, RV], connection: BoundedConnection) -> Generator[Any, Any, RV]:
@@ -95,9 +133,11 @@ def _until(gen: Generator[Any, Any, RV], connection: BoundedConnection) -> Gener
         wanted = next(gen)
         while True:
             ready = yield wanted
-            if not ready and time.monotonic() >= connection.deadline:
-                connection.pgconn.finish()
-                raise psycopg.OperationalError("the server did not answer in time")
+            if not ready:
+                if time.monotonic() >= connection.deadline:
+                    connection.pgconn.finish()
+                    raise psycopg.OperationalError("the server did not answer in time")
+                connection.obey_scope()
             wanted = gen.send(ready)
     except StopIteration as end:
         result: RV = end.value
@@ -148,12 +188,16 @@ class Pool:
                 self._return(None)
                 raise
         connection.deadline = patience.until()
+        connection.scope = patience.scope
         return connection
 
     def release(self, connection: BoundedConnection) -> None:
-        """Take a connection back; a broken one, or one inside a transaction, is thrown away."""
+        """Take a connection back; a broken or stale one, or one inside a transaction, is thrown away."""
+        connection.scope = None
         usable = (
-            not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+            not connection.closed
+            and not connection.is_stale
+            and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
         )
         if not usable:
             _close(connection)

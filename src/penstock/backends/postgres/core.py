@@ -29,7 +29,7 @@ class CoreTransaction(Transaction):
         after_commit: what this process may remember once the commit is known.
         wants_upkeep: the journal is to be numbered and folded after the commit.
         is_news: streams of other processes want to know: a job became takeable, or one they hold was touched.
-        witness: insertion number and step of a journal row that is there if, and only if, the commit succeeded.
+        witness: insertion number, step and time of a journal row that is there if, and only if, the commit succeeded.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class CoreTransaction(Transaction):
         self.is_due = True
         self.wants_upkeep = False
         self.is_news = False
-        self.witness: tuple[int, int] | None = None
+        self.witness: tuple[int, int, int] | None = None
         self.after_commit: list[Callable[[], None]] = []
         self.loaded_tags: dict[int, str] = {}
         self.resultless: set[int] = set()
@@ -92,6 +92,11 @@ class CoreTransaction(Transaction):
         """Begin by itself, without a statement of use."""
         self._now, self.xid, self._blocked, self.is_due = self._opening.run(self._connection)
 
+    def saw(self, moment: int) -> None:
+        """Go on to the time at which locks were got: they may have been waited for, and others went on meanwhile."""
+        own = self._opening.own_clock()
+        self._now = max(self._now or 0, moment if own is None else own)
+
     def own_now(self) -> int | None:
         """Return the time for a statement that may be the first one: None lets the server say it."""
         return self._opening.own_now if self._now is None else self._now
@@ -115,6 +120,7 @@ class CoreTransaction(Transaction):
             found = statement.rows(self._connection, values)
         else:
             found = self.run(statement, values)
+            self.saw(found[0][0])
         if found[0][1] is not None:
             self.xid = found[0][1]
         return [] if found[0][3] is None else found
@@ -137,8 +143,21 @@ class CoreTransaction(Transaction):
         return _text(self.sql, template)
 
     def fetch_rows(self, tail: str, parameters: Mapping[str, Any]) -> list[Row]:
-        """Return the jobs selected by what follows FROM job."""
-        rows = [Row(*values) for values in self.execute(self.sql.select + tail, parameters)]
+        """Return the jobs selected by what follows FROM job, as they are."""
+        return self._noted([Row(*values) for values in self.execute(self.sql.select + tail, parameters)])
+
+    def lock_rows(self, tail: str, parameters: Mapping[str, Any]) -> list[Row]:
+        """Lock and return the jobs selected by what follows FROM job."""
+        return self.locked_rows(self.sql.lock.replace("TAIL", tail), parameters)
+
+    def locked_rows(self, query: str, parameters: Mapping[str, Any]) -> list[Row]:
+        """Return the jobs that a statement locks; its last column is the time at which it had done so."""
+        found = self.execute(query, parameters).fetchall()
+        if found:
+            self.saw(found[-1][-1])
+        return self._noted([Row(*values[:-1]) for values in found])
+
+    def _noted(self, rows: list[Row]) -> list[Row]:
         for row in rows:
             if row.tags != "[]":
                 self.loaded_tags[row.seq] = row.tags

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import psycopg
 from psycopg import errors
 
 from penstock.errors import BackendError
 
-__all__ = ["is_disconnect", "is_transient", "lost_at_commit", "translate"]
+__all__ = ["OutOfOrderError", "is_disconnect", "is_read_only", "is_transient", "lost_at_commit", "translate"]
 
 #: Another transaction won; the same work may succeed at once.
 _TRANSIENT = frozenset({"40001", "40P01"})
-#: The server ended the session, is starting, stopping, or has become read-only after a failover.
-_ENDED = frozenset({"57P01", "57P02", "57P03", "57P05", "25006", "25P03", "25P04"})
+#: The server ended the session, is starting or stopping.
+_ENDED = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
+#: The server refuses to write: a standby, or told to by `default_transaction_read_only`.
+_READ_ONLY = "25006"
+
+
+class OutOfOrderError(errors.SerializationFailure):
+    """A transaction that holds locks wants keys that somebody else has: to wait for them could be a deadlock."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self.keys = frozenset(keys)
+        super().__init__("a key is locked that must be locked before others")
 
 
 def is_transient(error: psycopg.Error) -> bool:
     """Whether the work lost a race (deadlock, serialisation) and may be run again at once."""
     return error.sqlstate in _TRANSIENT
+
+
+def is_read_only(error: psycopg.Error) -> bool:
+    """Whether the server refuses to write at all, so that nothing was written; after a failover another one may not."""
+    return error.sqlstate == _READ_ONLY
 
 
 def is_disconnect(error: psycopg.Error) -> bool:
@@ -44,6 +61,12 @@ def translate(error: psycopg.Error) -> BackendError:
     if state in ("55P03", "57014"):
         return BackendError(
             f"PostgreSQL did not finish in time, something holds a lock or is slow: try again ({detail})",
+            retryable=True,
+        )
+    if state == _READ_ONLY:
+        return BackendError(
+            "PostgreSQL is read-only (a standby, or default_transaction_read_only is on), nothing was written: "
+            f"try again after a failover, or connect to the primary ({detail})",
             retryable=True,
         )
     if state in _TRANSIENT:

@@ -76,9 +76,10 @@ class _Guest:
 class _Opened(Opening):
     """The beginning of a transaction that somebody else has begun."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, own_clock: Callable[[], int | None]) -> None:
         self._facts = facts
         self.begin = []
+        self.own_clock = own_clock
         self.own_now = facts.now
         self.since = -1
         self.may_prepare = False
@@ -133,10 +134,10 @@ class JoinedStore(Store):
             if isolation != "read committed":
                 # With an older snapshot a job could miss that its key's turn or its dependency's end has come.
                 raise _unusable(f"its transaction is {isolation}; jobs need read committed")
-            opened = _Opened(Facts(now, xid, blocked, is_due=True))
+            opened = _Opened(Facts(now, xid, blocked, is_due=True), self._own_now)
             tx = PostgresTransaction(self._guest, self._context, opened, wants_changes=False)
-            tx.open()
             tx.is_long = True
+            tx.open()
             return work(tx)
 
     def fetch_jobs(self, ids: Sequence[str]) -> tuple[list[tuple[Row, Blobs]], int]:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from psycopg import errors
 
 from penstock.backends._rows import JOURNAL_COLUMNS, journal_entry
 from penstock.backends.postgres.connection import BoundedConnection
@@ -118,7 +119,10 @@ class Journal:
             if not (waiting and waiting[0]):
                 # Somebody else may have numbered rows between the two looks.
                 return _entries(connection.execute(self._read, wanted).fetchall())
-            self.number(connection)
+            try:
+                self.number(connection)
+            except errors.ReadOnlySqlTransaction:
+                return _entries(found)  # the rest gets its numbers where it can be written
             found = connection.execute(self._read, wanted).fetchall()
         return _entries(found)
 
@@ -140,7 +144,19 @@ class Journal:
         return moved
 
     def keep_up(self, connection: BoundedConnection, *, wait: bool = True) -> bool:
-        """Number and fold one batch in a transaction of its own; False when nothing is left, or others do it."""
+        """Number and fold one batch in a transaction of its own; False when nothing is left, or others do it.
+
+        Args:
+            wait: it must be done; otherwise it is left to others if they are at it, or where nothing can be written.
+        """
+        try:
+            return self._keep_up(connection, wait=wait)
+        except errors.ReadOnlySqlTransaction:
+            if wait:
+                raise
+            return False
+
+    def _keep_up(self, connection: BoundedConnection, *, wait: bool) -> bool:
         with connection.transaction():
             moved, floor = self._number_locked(connection, self._lock if wait else self._try_lock)
             if moved < 0:

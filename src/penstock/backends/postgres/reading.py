@@ -120,14 +120,14 @@ def commit_status(connection: BoundedConnection, tx: CoreTransaction, xid: str) 
     ).fetchone()
     status = None if found is None else found[0]
     if status == "committed" and tx.witness is not None:
-        job_seq, n = tx.witness
+        job_seq, n, at = tx.witness
         seen = connection.execute(
             tx.text(
                 "SELECT EXISTS (SELECT FROM {schema}.journal WHERE job_seq = %(seq)s AND n = %(n)s)"
                 " OR EXISTS (SELECT FROM {schema}.journal_inbox WHERE job_seq = %(seq)s AND n = %(n)s"
-                " AND recorded_at = %(now)s)"
+                " AND recorded_at = %(at)s)"
             ),
-            {"seq": job_seq, "n": n, "now": tx.now},
+            {"seq": job_seq, "n": n, "at": at},
         ).fetchone()
         return "committed" if seen is not None and seen[0] else "aborted"
     return status if status in ("committed", "aborted") else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from psycopg import errors
@@ -33,7 +33,8 @@ class Opening:
 
     Attributes:
         begin: the commands to begin with.
-        own_now: the time, if it is not the server's.
+        own_clock: tells the time, if it is not the server's.
+        own_now: what it told when the transaction was made.
         since: delayed jobs that were due before that have been moved already.
         may_prepare: whether statements may be prepared, and so travel together with `begin`.
     """
@@ -43,12 +44,13 @@ class Opening:
         query: fast.Prepared,
         floors: Floors,
         begin: Sequence[str],
-        own_now: int | None,
+        own_clock: Callable[[], int | None],
         *,
         may_prepare: bool,
     ) -> None:
         self.begin = [each.encode() for each in begin]
-        self.own_now = own_now
+        self.own_clock = own_clock
+        self.own_now = own_clock()
         self.since = floors.promoted_until()
         self.may_prepare = may_prepare
         self._query = query

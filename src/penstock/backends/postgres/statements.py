@@ -78,6 +78,10 @@ class Statements:
             for name in ("any", "type", "types", "tag", "key")
         }
         self.select = self.text("SELECT {job_columns} FROM {schema}.job ")
+        # The time is read outside, row by row as they come out: inside it would be read before the row is locked.
+        self.lock = self.text(
+            "SELECT {columns}, {now} FROM (SELECT {job_columns} FROM {schema}.job TAIL FOR UPDATE) AS locked"
+        )
 
     def __getitem__(self, name: str) -> str:
         """Return the statement of `sql/<name>.sql`."""
@@ -109,6 +113,12 @@ def checked_schema(schema: object) -> str:
     if not isinstance(schema, str) or not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
         raise InvalidArgumentError(
             f"schema must be a lower-case name of letters, digits and _ (at most 63), got {shown(schema)}",
+            field="schema",
+            value=schema,
+        )
+    if schema.startswith("pg_"):
+        raise InvalidArgumentError(
+            f"schema must not begin with pg_, such names are PostgreSQL's own, got {shown(schema)}",
             field="schema",
             value=schema,
         )

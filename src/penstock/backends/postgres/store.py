@@ -2,6 +2,7 @@
 
 - No connection, or it breaks before COMMIT is sent: the work is run again from its start, until the time is over.
 - A deadlock or a serialisation failure: the same, after a short pause, a limited number of times.
+- The server is read-only: once more on a new connection, which after a failover may lead elsewhere; then an error.
 - It breaks during COMMIT: the server is asked what became of the transaction's xid. Committed: done. Aborted: run again.
   No answer: BackendError with `outcome_unknown`.
 
@@ -80,7 +81,8 @@ class PostgresStore(Store):
         self._pool = Pool(url, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
         settings = {**PLANNER, **server_limits(timeout)} if pgbouncer else {}
         self._begin = [
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+            # Not READ WRITE: who made the server, the database or the role read-only meant it.
+            "BEGIN ISOLATION LEVEL READ COMMITTED",
             *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()),
         ]
         self._may_prepare = not pgbouncer
@@ -111,42 +113,50 @@ class PostgresStore(Store):
 
     def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
         patience = self._patience()
-        collisions = 0
+        collisions = refusals = 0
+        foreseen: frozenset[str] = frozenset()
         while True:
             connection = self._pool.acquire(patience)
             try:
-                return self._run_once(connection, work, patience, is_long=alone)
+                tx = self._transaction(connection, patience)
+                tx.is_long, tx.foreseen = alone, foreseen
+                return self._run_once(connection, tx, work, patience)
             except _RunAgainError as again:
                 error, began = again.cause, again.began
             finally:
                 self._pool.release(connection)
+            if isinstance(error, faults.OutOfOrderError):
+                foreseen |= error.keys
             collided = faults.is_transient(error)
             collisions += collided
+            refusals += faults.is_read_only(error)
             if not collided:
                 self._pool.forget_idle()
             # Work that has begun to read an iterator cannot be run again.
-            if (alone and began) or collisions > _MOST_COLLISIONS or not patience.pause(short=collided):
+            is_over = (alone and began) or collisions > _MOST_COLLISIONS or refusals > 1
+            if is_over or not patience.pause(short=collided):
                 raise faults.translate(error) from error
 
     def _run_once(
         self,
         connection: BoundedConnection,
+        tx: PostgresTransaction,
         work: Callable[[Transaction], T],
         patience: Patience,
-        *,
-        is_long: bool,
     ) -> T:
         """Run the work and commit it, on a connection that is idle; leaves no transaction open."""
-        tx = self._transaction(connection, patience)
-        tx.is_long = is_long
         began = False
         try:
-            if is_long:
+            if tx.is_long:
                 tx.open()  # while it can still be run again
             began = True
             result = work(tx)
+            connection.scope = None  # once COMMIT is sent, what became of it is awaited
+            patience.check()
         except psycopg.Error as error:
             _roll_back(connection)
+            if faults.is_read_only(error):
+                connection.is_stale = True
             raise self._verdict(error, patience, began=began) from error
         except BaseException:
             _roll_back(connection)
@@ -164,7 +174,7 @@ class PostgresStore(Store):
             # The server itself gives up waiting for locks when the caller's time is over.
             begin = [*begin, f"SET LOCAL statement_timeout = {max(1, int(left * 1000))}"]
         opening = Opening(
-            self.context.start, self.context.floors, begin, self._own_now(), may_prepare=self._may_prepare
+            self.context.start, self.context.floors, begin, self._own_now, may_prepare=self._may_prepare
         )
         return PostgresTransaction(
             connection, self.context, opening, wants_changes=self.on_commit is not None
@@ -173,14 +183,9 @@ class PostgresStore(Store):
     @staticmethod
     def _verdict(error: psycopg.Error, patience: Patience, *, began: bool) -> Exception:
         """Return what to raise when a statement failed before the commit."""
-        if faults.is_transient(error) or faults.is_disconnect(error):
+        if faults.is_transient(error) or faults.is_disconnect(error) or faults.is_read_only(error):
             return _RunAgainError(error, began=began)
-        if error.sqlstate == "57014":
-            try:
-                patience.check()
-            except OperationCancelledError as cancelled:
-                return cancelled
-        return faults.translate(error)
+        return _final(error, patience)
 
     def _commit(self, connection: BoundedConnection, tx: PostgresTransaction) -> None:
         """Commit, make sure of the outcome, and tell the listeners."""
@@ -257,24 +262,28 @@ class PostgresStore(Store):
         # What a caller's scope says concerns its own job, not those it takes along.
         patience = Patience(self._timeout, obeys_scope=len(jobs) == 1)
         lost: psycopg.Error | None = None
-        collisions = 0
+        collisions = refusals = 0
         while True:
             send = partial(self._send_plain, jobs=jobs, is_again=lost is not None)
             try:
                 return self._read_once(send, patience)
             except psycopg.Error as error:
-                collided = faults.is_transient(error)
+                collided, refused = faults.is_transient(error), faults.is_read_only(error)
                 collisions += collided
-                if not collided and not faults.is_disconnect(error):
-                    raise faults.translate(error) from error
-                if not collided:
+                refusals += refused
+                broken = faults.is_disconnect(error)
+                if broken:
                     lost = error
+                if broken or refused:
                     self._pool.forget_idle()
-                if collisions > _MOST_COLLISIONS or not patience.pause(short=collided):
+                is_over = collisions > _MOST_COLLISIONS or refusals > 1 or not (collided or refused or broken)
+                if lost is not None and patience.is_over():
+                    raise faults.lost_at_commit(lost) from error
+                if is_over or not patience.pause(short=collided):
                     raise (
-                        faults.translate(error) if lost is None else faults.lost_at_commit(lost)
+                        _final(error, patience) if lost is None else faults.lost_at_commit(lost)
                     ) from error
-            except BackendError as error:
+            except (BackendError, OperationCancelledError) as error:
                 if lost is None:
                     raise
                 raise faults.lost_at_commit(lost) from error
@@ -286,6 +295,7 @@ class PostgresStore(Store):
         ticket = self.herald.ticket() if listener is not None else None
         try:
             is_open, stored, now = plain.store(connection, self.context, jobs, self._own_now())
+            connection.scope = None
             if is_again and len(stored) < len(jobs):
                 stored |= reading.existing(connection, self.context.sql, [job.id for job in jobs])
         except BaseException:
@@ -318,20 +328,28 @@ class PostgresStore(Store):
     def run(self, read: Callable[[BoundedConnection], T]) -> T:
         """Run something that may be repeated on a connection outside a transaction."""
         patience = self._patience()
+        refusals = 0
         while True:
             try:
                 return self._read_once(read, patience)
             except psycopg.Error as error:
-                lost = faults.is_disconnect(error)
+                refused = faults.is_read_only(error)
+                refusals += refused
+                lost = refused or faults.is_disconnect(error)
                 if lost:
                     self._pool.forget_idle()
-                if not (lost or faults.is_transient(error)) or not patience.pause(short=not lost):
-                    raise faults.translate(error) from error
+                is_over = refusals > 1 or not (lost or faults.is_transient(error))
+                if is_over or not patience.pause(short=not lost):
+                    raise _final(error, patience) from error
 
     def _read_once(self, read: Callable[[BoundedConnection], T], patience: Patience) -> T:
         connection = self._pool.acquire(patience)
         try:
             return read(connection)
+        except psycopg.Error as error:
+            if faults.is_read_only(error):
+                connection.is_stale = True
+            raise
         finally:
             _roll_back(connection)
             self._pool.release(connection)
@@ -432,8 +450,19 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+def _final(error: psycopg.Error, patience: Patience) -> Exception:
+    """Return what to raise for an error after which nothing is tried again."""
+    if error.sqlstate == "57014":
+        try:
+            patience.check()
+        except OperationCancelledError as cancelled:
+            return cancelled
+    return faults.translate(error)
+
+
 def _roll_back(connection: BoundedConnection) -> None:
     """End a failed transaction; a connection on which even that fails is useless and is closed."""
+    connection.scope = None
     if connection.closed or connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
         return
     try:

@@ -1,8 +1,10 @@
 """The engine's primitives on PostgreSQL: finding, locking and writing rows.
 
 Locks are taken in this order: keys (advisory, by stripe number), then job rows (by insertion number). A job's key never
-changes, so every primitive that locks rows can read their keys first. Where an order cannot be kept (a dependent with a
-key of its own), the server notices the deadlock and the work is run again.
+changes, so every primitive that locks rows can read their keys first. Work that ends jobs says so (`expect`), and the
+keys of those that wait for them are locked in the same step (`lock_turns`). Whoever waits for the row of a job with a key
+holds that key. What cannot be known in that step (a dependent that is being enqueued just then) is locked later; if that
+meets somebody who does the same, the server notices the deadlock and the work is run again.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import msgspec
 from psycopg import errors
 
 from penstock.backends._rows import Gate, Row, decode_strings, moment_at
-from penstock.backends._store import Blobs, DuplicateIdError, plain_change
+from penstock.backends._store import Blobs, DuplicateIdError, Reach, plain_change
 from penstock.backends.base import Change
 from penstock.backends.postgres import bulk, fast
 from penstock.backends.postgres.claiming import ClaimingTransaction
@@ -40,13 +42,13 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         wanted = list(ids)
         if not wanted:
             return {}
-        self.execute(self.sql["lock_rows"], {"ids": wanted, **self.context.key_locks})
-        found = self.fetch_rows(
-            "WHERE job.id = ANY(%(ids)s::text[]) ORDER BY job.seq FOR UPDATE", {"ids": wanted}
-        )
+        self.lock_turns(ids=wanted)
+        found = self.lock_rows("WHERE job.id = ANY(%(ids)s::text[]) ORDER BY job.seq", {"ids": wanted})
         return {row.id: row for row in found}
 
     def rows_by_seq(self, seqs: Collection[int]) -> dict[int, Row]:
+        # Mostly reached before, when the jobs that these wait for were locked.
+        self._lock_reached(set(), set(), set(seqs), Reach.ALL if self._reach is Reach.ALL else Reach.OWN)
         return {row.seq: row for row in self._locked(list(seqs))}
 
     def rows_tagged(self, tags: Sequence[str]) -> list[Row]:
@@ -54,8 +56,8 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         found = self.execute(
             self.text(
                 # OFFSET makes it a look-up for each row of the tag, whatever the planner thinks of the tag.
-                "SELECT first.seq, job.key FROM {schema}.job_tag AS first CROSS JOIN LATERAL ("
-                "SELECT key, tags FROM {schema}.job WHERE job.seq = first.seq OFFSET 0) AS job"
+                "SELECT first.seq FROM {schema}.job_tag AS first CROSS JOIN LATERAL ("
+                "SELECT tags FROM {schema}.job WHERE job.seq = first.seq OFFSET 0) AS job"
                 " WHERE first.tag = %(tag)s AND job.tags::jsonb ?& %(tags)s::text[]"
             ),
             {"tag": rarest, "tags": [tag for tag in tags if tag != rarest]},
@@ -88,7 +90,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         if not rows:
             return []
         # Looked at again under the lock: a heartbeat or a report may have come between.
-        still = {seq for seq, _ in self.execute(self.sql["lost"], {**wanted, "limit": 2**31 - 1}).fetchall()}
+        still = {seq for (seq,) in self.execute(self.sql["lost"], {**wanted, "limit": 2**31 - 1}).fetchall()}
         return [row for row in rows if row.seq in still]
 
     def rows_overdue(self, grace: int, limit: int) -> list[Row]:
@@ -121,7 +123,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
     def _found_where(self, condition: str, parameters: dict[str, Any], tail: str = "") -> list[Row]:
         """Find jobs by an index, lock their keys, then the rows; the condition must still hold under the lock."""
         found = self.execute(
-            self.text("SELECT job.seq, job.key FROM {schema}.job WHERE " + condition + " " + tail), parameters
+            self.text("SELECT job.seq FROM {schema}.job WHERE " + condition + " " + tail), parameters
         ).fetchall()
         return self._locked_found(found, condition, parameters)
 
@@ -130,16 +132,17 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
     ) -> list[Row]:
         if not found:
             return []
-        self.lock_keys({key for _, key in found if key is not None})
-        return self._locked([seq for seq, _ in found], condition, parameters)
+        seqs = [seq for (seq,) in found]
+        self.lock_turns(seqs=seqs)
+        return self._locked(seqs, condition, parameters)
 
     def _locked(
         self, seqs: list[int], condition: str = "true", parameters: dict[str, Any] | None = None
     ) -> list[Row]:
         if not seqs:
             return []
-        return self.fetch_rows(
-            "WHERE job.seq = ANY(%(seqs)s::bigint[]) AND " + condition + " ORDER BY job.seq FOR UPDATE",
+        return self.lock_rows(
+            "WHERE job.seq = ANY(%(seqs)s::bigint[]) AND " + condition + " ORDER BY job.seq",
             {**(parameters or {}), "seqs": numbers(seqs)},
         )
 
@@ -161,14 +164,17 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
             seqs = self.reserve(len(jobs))
             with self._taken_ids_named([job.id for job in jobs]):
                 bulk.copy_plain(self, jobs, seqs)
-            self.witness = (seqs[-1], 1)
+            self.witness = (seqs[-1], 1, self.now)
         else:
             rows = [plain_row(job) for job in jobs]
-            parameters = {"rows": _encode(rows).decode(), "now": self.now, "is_long": self.is_long}
-            found = self.execute(
-                self.context.enqueue_many(is_tagged=any(job.tags for job in jobs)), parameters
-            )
-            stored = set((found.fetchone() or (True, ()))[1])
+            parameters = {
+                "rows": _encode(rows).decode(), "now": self._opening.own_clock(), "is_long": self.is_long
+            }  # fmt: skip
+            statement = self.context.enqueue_many(is_tagged=any(job.tags for job in jobs))
+            _, ids, moment = self.execute(statement, parameters).fetchone() or (True, (), None)
+            if moment is not None:
+                self.saw(moment)
+            stored = set(ids)
             if len(stored) < len(jobs):
                 raise DuplicateIdError([job.id for job in jobs if job.id not in stored])
         if self.wants_changes:
@@ -213,7 +219,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
 
     def _note(self, rows: Sequence[Row]) -> None:
         if rows:
-            self.witness = (rows[-1].seq, rows[-1].n)
+            self.witness = (rows[-1].seq, rows[-1].n, rows[-1].updated_at)
             self.is_news = self.is_news or any(
                 row.gate == Gate.READY or row.seq in self.held_elsewhere for row in rows
             )
@@ -236,13 +242,14 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
                 self.resultless.add(seq)
             if is_held_elsewhere:
                 self.is_news = True
-        self.witness = (found[-1][3], found[-1][4])
+        self.saw(found[0][0])
+        self.witness = (found[-1][3], found[-1][4], found[0][0])
         if self.wants_changes:
             self.changes += [self._completion(*each) for each in found]
         return done
 
     def _completion(self, *found: Any) -> Change:
-        job_id, assignee_id, _, _, kind, tags, source, attempt = found[5:]
+        now, (job_id, assignee_id, _, _, kind, tags, source, attempt) = found[0], found[5:]
         return Change(
             job_id=job_id,
             type=kind,
@@ -253,7 +260,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
             status=JobStatus.COMPLETED,
             attempt=attempt,
             assignee_id=assignee_id,
-            at=moment_at(self.now),
+            at=moment_at(now),
         )
 
     def place(self, rows: Sequence[Row]) -> None:

@@ -6,21 +6,75 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from penstock.backends._rows import Row
-from penstock.backends._store import Edge, Owner
+from penstock.backends._store import Edge, Owner, Reach
 from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.fast import numbers
+from penstock.backends.postgres.faults import OutOfOrderError
+from penstock.backends.postgres.statements import NOW
 
 __all__ = ["TurnsTransaction"]
 
 _LOCK = (
-    "SELECT pg_advisory_xact_lock(%(lock_class)s, stripe)"
+    "SELECT pg_advisory_xact_lock(%(lock_class)s, stripe), " + NOW + ""
     " FROM (SELECT DISTINCT hashtext(each) & %(stripes)s AS stripe FROM unnest(%(texts)s::text[]) AS each"
     " ORDER BY stripe) AS wanted"
 )
 
 
 class TurnsTransaction(CoreTransaction):
-    """The primitives around keys, dependencies and owners."""
+    """The primitives around keys, dependencies and owners.
+
+    Attributes:
+        foreseen: keys that an earlier run of the same work came to want too late; locked with the first ones.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.foreseen: frozenset[str] = frozenset()
+        self._reach = Reach.OWN
+        self._expected: set[str] = set()
+        self._held_keys: set[str] = set()
+        self._reached_ids: set[str] = set()
+        self._reached_seqs: set[int] = set()
+
+    # -- locks --------------------------------------------------------------------------------------------------
+
+    def expect(self, reach: Reach = Reach.OWN, ids: Collection[str] = ()) -> None:
+        self._reach = max(self._reach, reach)
+        self._expected.update(ids)
+
+    def lock_turns(
+        self, keys: Collection[str] = (), ids: Collection[str] = (), seqs: Collection[int] = ()
+    ) -> None:
+        """Lock the keys, those of the jobs, and what was said to be expected, unless all of it is held already."""
+        self._lock_reached({*keys}, {*ids, *self._expected}, {*seqs}, self._reach)
+        self._expected.clear()
+
+    def _lock_reached(self, keys: set[str], ids: set[str], seqs: set[int], reach: Reach) -> None:
+        keys, ids, seqs = keys - self._held_keys, ids - self._reached_ids, seqs - self._reached_seqs
+        if not (keys or ids or seqs):
+            return
+        # Once keys or jobs are locked, waiting for another key could be for ever. Work that can be run again gives up
+        # instead, and has that key from the beginning when it is.
+        may_wait = self.is_long or not (self._held_keys or self._reached_ids or self._reached_seqs)
+        found = self.execute(
+            self.sql["lock_turns"],
+            {
+                "keys": list(keys | self.foreseen),
+                "ids": list(ids),
+                "seqs": numbers(seqs),
+                "reach": int(reach),
+                "may_wait": may_wait,
+                **self.context.key_locks,
+            },
+        ).fetchone()
+        _, missing, reached_keys, reached_seqs, moment = found or (0, (), (), (), 0)
+        if missing:
+            raise OutOfOrderError(missing)
+        self.saw(moment)
+        self._held_keys.update(reached_keys)
+        self._reached_ids |= ids
+        self._reached_seqs.update(reached_seqs)
 
     # -- submission ---------------------------------------------------------------------------------------------
 
@@ -32,7 +86,8 @@ class TurnsTransaction(CoreTransaction):
 
     def count_waiting(self) -> int:
         # Others must not pass the same limit at the same time.
-        self.execute(f"SELECT pg_advisory_xact_lock({self.context.lock_class}, 2)")
+        found = self.execute(f"SELECT pg_advisory_xact_lock({self.context.lock_class}, 2), {NOW}").fetchone()
+        self.saw(found[1] if found else 0)
         counts, _ = self.context.journal.stats(self.connection, "")
         return sum(counts.get(status, 0) for status in ("initial_pending", "failed_retry", "unknown_retry"))
 
@@ -63,11 +118,12 @@ class TurnsTransaction(CoreTransaction):
         )
 
     def lock_keys(self, keys: Collection[str]) -> None:
-        self._lock(self.context.key_locks, keys)
+        if keys:  # else what is expected can wait for the first lock of a job
+            self.lock_turns(keys)
 
     def _lock(self, locks: dict[str, Any], texts: Collection[str]) -> None:
         if texts:
-            self.execute(_LOCK, {**locks, "texts": list(texts)})
+            self.saw(self.execute(_LOCK, {**locks, "texts": list(texts)}).fetchall()[-1][1])
 
     def open_keys(self, keys: Collection[str]) -> set[str]:
         if not keys:
@@ -82,21 +138,26 @@ class TurnsTransaction(CoreTransaction):
         return {key for (key,) in found}
 
     def dependencies(self, ids: Collection[str]) -> dict[str, Row]:
-        # FOR UPDATE, not FOR SHARE: storing the edge writes to the row (`fan`), and two sharers who both want to write
-        # would deadlock.
-        found = self.fetch_rows(
-            "WHERE job.id = ANY(%(ids)s::text[]) ORDER BY job.seq FOR UPDATE", {"ids": list(ids)}
-        )
-        return {row.id: row for row in found}
+        if self.foreseen:
+            self.lock_turns(ids=ids)
+        rows = self.locked_rows(self.sql["dependencies"], {"ids": list(ids), **self.context.key_locks})
+        self._held_keys.update(row.key for row in rows if row.key is not None)
+        self._reached_ids.update(ids)
+        self._expected.difference_update(ids)
+        return {row.id: row for row in rows}
 
     def reserve(self, count: int) -> Sequence[int]:
         found = self.execute(
             self.text(
-                "SELECT string_agg(nextval('{schema}.job_number')::text, ',') FROM generate_series(1, %(count)s)"
+                "SELECT string_agg(nextval('{schema}.job_number')::text, ','), {now}"
+                " FROM generate_series(1, %(count)s)"
             ),
             {"count": count},
         ).fetchone()
-        return [] if found is None or found[0] is None else [int(number) for number in found[0].split(",")]
+        if found is None or found[0] is None:
+            return []
+        self.saw(found[1])  # what is stored next is as old as its number
+        return [int(number) for number in found[0].split(",")]
 
     # -- what waits for what ------------------------------------------------------------------------------------
 
@@ -155,14 +216,13 @@ class TurnsTransaction(CoreTransaction):
 
     def key_members(self, keys: Collection[str]) -> list[Row]:
         self.lock_keys(keys)
-        found = self.execute(self.sql["key_members"], {"keys": list(keys)})
-        return [Row(*values) for values in found]
+        return self.locked_rows(self.sql["key_members"], {"keys": list(keys)})
 
     def first_awaited(self, row: Row) -> Row | None:
         found = self.execute(self.sql["first_awaited"], {"seq": row.seq, "key": row.key}).fetchone()
         if found is None:
             return None
-        rows = self.fetch_rows("WHERE job.seq = %(seq)s FOR UPDATE", {"seq": found[0]})
+        rows = self.lock_rows("WHERE job.seq = %(seq)s", {"seq": found[0]})
         return rows[0] if rows else None
 
     # -- owners and upkeep --------------------------------------------------------------------------------------

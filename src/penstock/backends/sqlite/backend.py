@@ -45,7 +45,8 @@ def open_sqlite(path: str, *, clock: Clock | None, options: Mapping[str, Any]) -
             when the machine, not the process, fails).
         timeout: seconds to wait for other processes before BackendError.
     """
-    common, own = read_options(options, _OWN_OPTIONS, {"durability": _durability, "timeout": _timeout})
+    readers = {"durability": _durability, "timeout": _timeout}
+    common, own = read_options(options, _OWN_OPTIONS, readers, clock=clock)
     return SqliteBackend(
         path, clock=clock, options=common, durability=own["durability"], timeout=own["timeout"]
     )

@@ -1,20 +1,27 @@
 -- Complete the jobs in flight from whose end nothing follows: no key, nobody waiting, and the attempt that reports holds
--- them. A null attempt is any. `found` is a fence for the planner: each job is looked up by its id, never by going
--- through all that are in flight. A row that changes meanwhile (n, fan) is left to the general way.
-WITH moment AS MATERIALIZED (
-    SELECT COALESCE(%(now)s::bigint, {now}) AS now
+-- them. A null attempt is any. The jobs are locked in the order of their numbers, and only then the time is read.
+-- OFFSET is a fence for the planner: each job is looked up by its id, never by going through all that are in flight.
+WITH named AS MATERIALIZED (
+    SELECT job.seq, fence.attempt
+    FROM json_each_text(%(fences)s::json) AS fence (id, attempt)
+    CROSS JOIN LATERAL (SELECT seq FROM {schema}.job WHERE job.id = fence.id OFFSET 0) AS job
+    ORDER BY job.seq
 ),
 found AS MATERIALIZED (
-    SELECT job.seq, job.n, job.owner, moment.now
-    FROM moment
-    CROSS JOIN json_each_text(%(fences)s::json) AS named (id, attempt)
+    SELECT job.seq, job.owner, {now} AS locked_at
+    FROM named
     CROSS JOIN LATERAL (
-        SELECT seq, n, key, fan, status, attempt, owner FROM {schema}.job WHERE job.id = named.id OFFSET 0
+        SELECT seq, status, attempt, owner
+        FROM {schema}.job
+        WHERE job.seq = named.seq AND job.key IS NULL AND job.fan = 0
+        OFFSET 0
+        FOR UPDATE
     ) AS job
-    WHERE job.key IS NULL
-      AND job.fan = 0
-      AND job.status IN ('running', 'cancelling')
+    WHERE job.status IN ('running', 'cancelling')
       AND (named.attempt IS NULL OR job.attempt = named.attempt::bigint)
+),
+moment AS MATERIALIZED (
+    SELECT COALESCE(%(now)s::bigint, (SELECT max(locked_at) FROM found), {now}) AS now
 ),
 done AS (
     UPDATE {schema}.job
@@ -22,17 +29,16 @@ done AS (
         status = 'completed',
         verb = 'complete',
         n = job.n + 1,
-        updated_at = found.now,
-        finalized_at = found.now,
+        updated_at = moment.now,
+        finalized_at = moment.now,
         closed = 1,
         gate = NULL,
         owner = NULL,
         lease_until = NULL,
         deadline_at = NULL
     FROM found
+    CROSS JOIN moment
     WHERE job.seq = found.seq
-      AND job.n = found.n
-      AND job.fan = 0
     RETURNING {job_columns}, job.attempt_ready_at, found.owner AS holder
 ),
 journaled AS (

@@ -15,9 +15,13 @@ WITH member AS MATERIALIZED (
     JOIN {schema}.job
       ON job.key = wanted.key AND job.key IS NOT NULL AND job.closed = 0 AND (job.gate IS NULL OR job.gate <> 2)
 )
-SELECT {job_columns}
-FROM member
-JOIN {schema}.job ON job.seq = member.seq
-WHERE job.closed = 0
-ORDER BY job.seq
-FOR UPDATE OF job
+-- The time is read outside: inside it would be read before the row is locked.
+SELECT {columns}, {now}
+FROM (
+    SELECT {job_columns}
+    FROM member
+    JOIN {schema}.job ON job.seq = member.seq
+    WHERE job.closed = 0
+    ORDER BY job.seq
+    FOR UPDATE OF job
+) AS locked

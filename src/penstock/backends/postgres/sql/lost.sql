@@ -1,5 +1,5 @@
--- Jobs in flight that nobody holds any more, with their keys, not yet locked.
-SELECT job.seq, job.key
+-- Jobs in flight that nobody holds any more, not yet locked.
+SELECT job.seq
 FROM {schema}.job
 LEFT JOIN {schema}.owner ON owner.id = job.owner
 WHERE job.status IN ('running', 'cancelling')

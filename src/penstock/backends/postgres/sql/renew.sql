@@ -16,7 +16,8 @@ WITH held AS MATERIALIZED (
 ),
 renewed AS (
     UPDATE {schema}.job
-    SET lease_until = %(now)s + held.visibility
+    -- From when the row was locked on, not from when it was first wanted.
+    SET lease_until = COALESCE(%(now)s::bigint, {now}) + held.visibility
     FROM held
     WHERE job.seq = held.seq AND held.lease_until IS NOT NULL
 )
