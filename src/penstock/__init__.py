@@ -19,6 +19,7 @@ from penstock.errors import (
     QueueBlockedError,
     QueueClosedError,
     QueueFullError,
+    ReportErrors,
     StaleAttemptError,
 )
 from penstock.events import Event, EventBus, EventKind
@@ -64,6 +65,7 @@ __all__ = [
     "QueueBlockedError",
     "QueueClosedError",
     "QueueFullError",
+    "ReportErrors",
     "RetryPolicy",
     "StaleAttemptError",
     "TemporaryError",

@@ -38,6 +38,7 @@ __all__ = [
     "QueueBlockedError",
     "QueueClosedError",
     "QueueFullError",
+    "ReportErrors",
     "StaleAttemptError",
 ]
 
@@ -274,13 +275,15 @@ class BackendError(PenstockError):
         super().__init__(message, retryable=retryable, outcome_unknown=outcome_unknown)
 
 
-class ReportErrors(ExceptionGroup[Exception]):
-    """What a plural verb refused, raised after the rest was committed.
+class ReportErrors(PenstockError, ExceptionGroup[Exception]):  # noqa: N818 - there are several
+    """What a plural verb refused, raised after the rest was committed. An ExceptionGroup: `except*` works too.
 
     Attributes:
+        exceptions: why each report was refused.
         freed: the slots the accepted part freed, by assignee.
     """
 
+    code = "reports_refused"
     freed: dict[str, int]
 
     def __new__(
@@ -289,6 +292,12 @@ class ReportErrors(ExceptionGroup[Exception]):
         group = super().__new__(cls, message, errors)
         group.freed = dict(freed or {})
         return group
+
+    def __init__(self, *_: object) -> None:
+        """Nothing more to do: a group is made by `__new__`."""
+
+    def __str__(self) -> str:
+        return ExceptionGroup.__str__(self)
 
     def derive(self, excs: Sequence[Any], /) -> ExceptionGroup[Any]:
         return ReportErrors(self.message, excs, self.freed)

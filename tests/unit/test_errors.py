@@ -54,7 +54,23 @@ def attributes(error: Exception) -> dict[str, object]:
 
 
 def test_every_class_has_an_example_here():
-    assert {cls.__name__ for cls in EXAMPLES} == set(errors.__all__)
+    # ReportErrors is a group of them, with tests of its own below.
+    assert {cls.__name__ for cls in EXAMPLES} | {"ReportErrors"} == set(errors.__all__)
+
+
+def test_a_group_of_refused_reports_is_an_error_like_others():
+    """B2: caught with the root, taken apart with `except*`, and whole after pickling."""
+    group = errors.ReportErrors("1 of 2 reports were refused", [JobNotFoundError("cat")], {"worker": 1})
+    assert isinstance(group, PenstockError)
+    assert (group.code, group.freed) == ("reports_refused", {"worker": 1})
+    again = pickle.loads(pickle.dumps(group))
+    assert (str(again), again.freed, again.exceptions[0].job_id) == (str(group), {"worker": 1}, "cat")
+    seen = []
+    try:
+        raise group
+    except* JobNotFoundError as part:
+        seen += part.exceptions
+    assert [error.job_id for error in seen] == ["cat"]
 
 
 @pytest.mark.parametrize("error", EXAMPLES.values(), ids=lambda error: type(error).__name__)

@@ -134,18 +134,12 @@ def attempt(value: object) -> int | None:
     raise _bad("attempt", "a whole number of at least 0, or None", value)
 
 
-def attempts(
-    values: Mapping[str, int] | None, reported: Mapping[str, object] | None = None
-) -> Mapping[str, int]:
-    """Return fences by job id; of jobs that are `reported`, if that is given: a fence for another one is a slip."""
+def attempts(values: Mapping[str, int] | None) -> Mapping[str, int]:
     if values is None:
         return {}
     for number in mapping("attempts", values).values():
         if type(number) is not int or number < 0:
             raise _bad("attempts", "a mapping of job ids to whole numbers of at least 0", number)
-    if reported is not None and not values.keys() <= reported.keys():
-        stray = sorted(values.keys() - reported.keys())
-        raise _bad("attempts", "of jobs that are reported", stray)
     return values
 
 
@@ -195,7 +189,9 @@ def blob(field: str, value: object, limit: int) -> bytes:
     """Return bytes within the store's limit."""
     if type(value) is not bytes:
         if not isinstance(value, bytes | bytearray | memoryview):
-            raise _bad(field, "bytes", value)
+            raise _bad(
+                field, "bytes (text: .encode() it; Queue.submit takes anything that JSON can hold)", value
+            )
         size = value.nbytes if isinstance(value, memoryview) else len(value)
         if size > limit:
             raise PayloadTooLargeError(field, size, limit)

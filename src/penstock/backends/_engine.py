@@ -6,7 +6,6 @@ is decided per row stands in `_decisions`; what follows from it in `_settlement`
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -249,7 +248,7 @@ class EngineBackend(Backend):
     ) -> dict[str, int]:
         arguments.mapping("results", results)
         checked = {job_id: self._result(result) for job_id, result in results.items()}
-        fences = arguments.attempts(attempts, results)
+        fences = arguments.attempts(attempts)
         freed, errors = self._write(lambda tx: self._complete(tx, checked, fences))
         return _all(freed, errors, len(results))
 
@@ -400,7 +399,7 @@ class EngineBackend(Backend):
         self, verb: Verb, values: Mapping[str, Any], attempts: Mapping[str, int] | None, decide: Decision
     ) -> dict[str, int]:
         arguments.mapping("values", values)
-        fences = arguments.attempts(attempts, values)
+        fences = arguments.attempts(attempts)
         freed, errors = self._write(lambda tx: self._apply(tx, verb, values, fences, decide))
         return _all(freed, errors, len(values))
 
@@ -925,8 +924,10 @@ class EngineBackend(Backend):
 
     def _tell_listeners(self, changes: Sequence[Change]) -> None:
         for listener in list(self._listeners.values()):
-            with contextlib.suppress(Exception):  # a listener's fault must not turn a commit into a failure
+            try:
                 listener(changes)
+            except Exception:  # a listener's fault must not turn a commit into a failure
+                logger.exception("a listener failed")
 
 
 class _ClockWatch:

@@ -8,7 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.testing.clock import ManualClock
-from penstock.testing.journal import FoldedJob, Violation, check_fold, check_invariants, fold_journal
+from penstock.testing.journal import (
+    FoldedJob,
+    Violation,
+    check_fold,
+    check_invariants,
+    check_store,
+    fold_journal,
+)
 from penstock.testing.model import ModelBackend
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ __all__ = [
     "Violation",
     "check_fold",
     "check_invariants",
+    "check_store",
     "fold_journal",
 ]
 

@@ -58,8 +58,12 @@ def options(given: Mapping[str, Any]) -> Options:
     for name in ("idempotency_window", "liveness"):
         if name in kept:
             kept[name] = duration(kept[name], name, positive=True)
-    if not isinstance(kept.get("retention"), Retention | None):
-        raise bad("retention", "a Retention or None", kept["retention"])
+    retention = kept.get("retention")
+    if isinstance(retention, timedelta | int | float) and not isinstance(retention, bool):
+        span = duration(retention, "retention", positive=True)
+        kept["retention"] = Retention(completed=span, other=span)
+    elif not isinstance(retention, Retention | None):
+        raise bad("retention", "a Retention, a duration or None", retention)
     return Options(**kept)
 
 

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
+from penstock.backends.base import Backend
 from penstock.job import IN_FLIGHT, Job, JobStatus, JournalEntry, Key, Priority
 from penstock.lifecycle import Verb, allows
 from penstock.policy import FailureCategory
 
-__all__ = ["INVARIANTS", "FoldedJob", "Violation", "check_fold", "check_invariants", "fold_journal"]
+__all__ = [
+    "INVARIANTS",
+    "FoldedJob",
+    "Violation",
+    "check_fold",
+    "check_invariants",
+    "check_store",
+    "fold_journal",
+]
 
 INVARIANTS = {
     1: "origin",
@@ -136,6 +146,20 @@ def check_fold(entries: Iterable[JournalEntry], jobs: Iterable[Job]) -> list[Vio
                 _violation(23, job_id, f"max_attempts is {limit}, the journal says {fold.max_attempts}")
             )
     return sorted(found, key=lambda violation: violation.job_id)
+
+
+def check_store(backend: Backend, **options: Any) -> list[Violation]:
+    """Return every invariant that a store breaks, read whole: all its journal rows, compared with all its jobs.
+
+    For a store that nobody writes to meanwhile. The options are those of `check_invariants`.
+    """
+    entries: list[JournalEntry] = []
+    while page := backend.read_journal(after=len(entries), limit=10_000):
+        entries += page
+    jobs: list[Job] = []
+    while more := backend.list_jobs(after=jobs[-1].id if jobs else None, limit=1_000):
+        jobs += more
+    return check_invariants(entries, jobs=jobs, **options)
 
 
 def check_invariants(

@@ -618,8 +618,6 @@ class ModelBackend(Backend):
     ) -> dict[str, int]:
         """Make many reports in one transaction, best effort."""
         fences = check.attempts(attempts)
-        if not fences.keys() <= reports.keys():
-            raise check.bad("attempts", "of jobs that are reported", attempts)
         freed: dict[str, int] = {}
         refused: list[Exception] = []
         with self._transaction() as now:

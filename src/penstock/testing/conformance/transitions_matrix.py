@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from penstock.backends.base import Backend
-from penstock.errors import InvalidArgumentError, InvalidTransitionError, ReportErrors, StaleAttemptError
+from penstock.errors import InvalidTransitionError, ReportErrors, StaleAttemptError
 from penstock.job import JobStatus
 from penstock.lifecycle import Verb, allows, targets
 from penstock.policy import FailureCategory, RetryPolicy
@@ -202,14 +202,6 @@ class TransitionsMatrix(Suite):
                 case.plural(backend, {"job": attempt})
             expected = InvalidTransitionError if status.holds_slot else StaleAttemptError
             assert [type(error) for error in caught.value.exceptions] == [expected]
-
-    @_each_report
-    def test_a_fence_for_a_job_that_is_not_reported_is_refused(self, backend: Backend, report: str) -> None:
-        """A slip in an id must not make an unfenced report."""
-        drive(backend, _S.RUNNING)
-        with refused(backend, InvalidArgumentError) as caught:
-            REPORT_CASES[report].plural(backend, {"Job": 1})
-        assert caught.value.field == "attempts"  # type: ignore[attr-defined]
 
     @pytest.mark.parametrize("target", STATUSES, ids=str)
     @_each_status
