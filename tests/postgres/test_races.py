@@ -395,6 +395,25 @@ class TestTime:
         assert {entry.job_id for entry in last} == {"a", "b", "c"}
         assert backend.get_job("c").finalized_at >= job.assigned_at
 
+    def test_of_a_simple_job_that_ends_together_with_one_of_a_key(self, open_store, gate_of, call):
+        """B18: it is not locked, and its time not read, before the key is there; else both might wait for ever."""
+        backend, other = open_store(), open_store()
+        backend.enqueue_jobs([Job(id="plain", type="t"), Job(id="head", type="t", key=KEY)])
+        backend.dequeue_jobs("w", limit=2)
+        gate = gate_of(other)
+        add = call(other.enqueue_job, Job(id="behind", type="t", key=KEY))
+        assert gate.arrived.wait(10)
+        end = call(backend.complete_jobs, {"plain": b"r", "head": None})
+        assert end.is_waiting()
+        backend.save_progress("plain", 50)
+        until = backend.now()
+        gate.open.set()
+        add.result()
+        assert end.result() == {"w": 2}
+        assert backend.get_job("plain").finalized_at >= until
+        assert backend.get_job("plain").result == b"r"
+        whole(backend)
+
     def test_of_an_end_whose_dependent_was_locked(self, open_store, admin, call):
         """B18: all is locked before the time is read."""
         backend = open_store()

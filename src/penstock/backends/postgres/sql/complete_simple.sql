@@ -1,10 +1,11 @@
 -- Complete the jobs in flight from whose end nothing follows: no key, nobody waiting, and the attempt that reports holds
 -- them. A null attempt is any. The jobs are locked in the order of their numbers, and only then the time is read.
+-- None of them if one has a key or is waited for: then keys come first, and may have to be waited for.
 -- OFFSET is a fence for the planner: each job is looked up by its id, never by going through all that are in flight.
 WITH named AS MATERIALIZED (
-    SELECT job.seq, fence.attempt
+    SELECT job.seq, fence.attempt, job.key IS NULL AND job.fan = 0 AS is_simple
     FROM json_each_text(%(fences)s::json) AS fence (id, attempt)
-    CROSS JOIN LATERAL (SELECT seq FROM {schema}.job WHERE job.id = fence.id OFFSET 0) AS job
+    CROSS JOIN LATERAL (SELECT seq, key, fan FROM {schema}.job WHERE job.id = fence.id OFFSET 0) AS job
     ORDER BY job.seq
 ),
 found AS MATERIALIZED (
@@ -17,7 +18,8 @@ found AS MATERIALIZED (
         OFFSET 0
         FOR UPDATE
     ) AS job
-    WHERE job.status IN ('running', 'cancelling')
+    WHERE (SELECT bool_and(named.is_simple) FROM named)
+      AND job.status IN ('running', 'cancelling')
       AND (named.attempt IS NULL OR job.attempt = named.attempt::bigint)
 ),
 moment AS MATERIALIZED (
