@@ -8,11 +8,22 @@ committed, so it has a later ticket.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from penstock.backends.base import Change
 
 __all__ = ["Herald"]
+
+
+class Ticket:
+    """A place in the order of what is told; `news` stays None if the transaction did not commit."""
+
+    __slots__ = ("news", "number")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.news: Sequence[Change] | None = None
 
 
 class Herald:
@@ -29,20 +40,25 @@ class Herald:
         self._settled: dict[int, tuple[Sequence[Change], Callable[[Sequence[Change]], None]] | None] = {}
         self._teller: int | None = None
 
-    def ticket(self) -> int:
-        with self._changed:
-            self._drawn += 1
-            return self._drawn
+    @contextmanager
+    def ticket(self, listener: Callable[[Sequence[Change]], None] | None) -> Iterator[Ticket]:
+        """Draw a ticket for a commit; at the end of the block its news is told, after that of all earlier tickets.
 
-    def withdraw(self, ticket: int) -> None:
-        """Give a ticket up: its transaction did not commit."""
-        self._settle(ticket, None)
-
-    def tell(
-        self, ticket: int, changes: Sequence[Change], listener: Callable[[Sequence[Change]], None]
-    ) -> None:
-        """Call the listener when all earlier tickets are settled; return after that."""
-        self._settle(ticket, (changes, listener))
+        Whatever ends the block, the ticket is settled: if it were not, all later ones would wait for it for ever.
+        Without a listener there is nothing to draw.
+        """
+        drawn = Ticket()
+        if listener is None:
+            yield drawn
+            return
+        try:
+            with self._changed:
+                self._drawn += 1
+                drawn.number = self._drawn
+            yield drawn
+        finally:
+            if drawn.number:
+                self._settle(drawn.number, None if drawn.news is None else (drawn.news, listener))
 
     def _settle(
         self, ticket: int, news: tuple[Sequence[Change], Callable[[Sequence[Change]], None]] | None

@@ -190,8 +190,7 @@ class PostgresStore(Store):
     def _commit(self, connection: BoundedConnection, tx: PostgresTransaction) -> None:
         """Commit, make sure of the outcome, and tell the listeners."""
         listener = self.on_commit
-        ticket = self.herald.ticket() if listener is not None and tx.changes else None
-        try:
+        with self.herald.ticket(listener if tx.changes else None) as ticket:
             try:
                 if tx.is_open:
                     fast.command(connection, b"COMMIT")
@@ -203,14 +202,9 @@ class PostgresStore(Store):
                     ) from error
                 if tx.xid is not None:
                     self._resolve(tx.xid, tx, error)
-        except BaseException:
-            if ticket is not None:
-                self.herald.withdraw(ticket)
-            raise
-        for remember in tx.after_commit:
-            remember()
-        if ticket is not None and listener is not None:
-            self.herald.tell(ticket, tx.changes, listener)
+            ticket.news = tx.changes
+            for remember in tx.after_commit:
+                remember()
         if tx.is_news:
             self.hints.sender.nudge(connection)
 
@@ -292,18 +286,13 @@ class PostgresStore(Store):
         self, connection: BoundedConnection, jobs: Sequence[Job], *, is_again: bool
     ) -> list[BaseException | None]:
         listener = self.on_commit
-        ticket = self.herald.ticket() if listener is not None else None
-        try:
+        with self.herald.ticket(listener) as ticket:
             is_open, stored, now = plain.store(connection, self.context, jobs, self._own_now())
             connection.scope = None
             if is_again and len(stored) < len(jobs):
                 stored |= reading.existing(connection, self.context.sql, [job.id for job in jobs])
-        except BaseException:
-            if ticket is not None:
-                self.herald.withdraw(ticket)
-            raise
-        if ticket is not None and listener is not None:
-            self.herald.tell(ticket, [plain_change(job, now) for job in jobs if job.id in stored], listener)
+            if listener is not None:
+                ticket.news = [plain_change(job, now) for job in jobs if job.id in stored]
         if stored:
             self.hints.sender.nudge(connection)
         return plain.verdicts(jobs, stored, is_open=is_open)
