@@ -61,7 +61,7 @@ class PostgresBackend(EngineBackend):
 
     def enqueue_job(self, job: Job) -> str:
         arguments.check_job(job, self._options.max_payload)
-        if self._options.max_pending is None and job.is_plain:
+        if self._options.max_pending is None and job.is_plain and not self._is_iterated():
             self._store.enqueue(job)
             return job.id
         return super().enqueue_job(job)

@@ -95,7 +95,7 @@ def _tails(job: Job, now: int, *, is_long: bool) -> tuple[str, str]:
 def _copy_payloads(tx: CoreTransaction, jobs: Sequence[Job], seqs: Sequence[int]) -> None:
     records: list[bytes] = []
     for job, seq in zip(jobs, seqs, strict=True):
-        payload = job.payload
+        payload = bytes(job.payload)
         if payload:
             records += (_PAYLOAD_HEAD(2, 8, seq, len(payload)), payload)
     if records:

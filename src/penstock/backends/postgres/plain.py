@@ -46,7 +46,7 @@ def plain_row(job: Job, *, with_payload: bool = True) -> PlainRow:
         execution,
         visibility,
         lifetime,
-        base64.b64encode(job.payload).decode() if with_payload else "",
+        base64.b64encode(bytes(job.payload)).decode() if with_payload else "",
     )
 
 
