@@ -158,7 +158,9 @@ class Dispatcher:
 
     def end(self, *streams: JobStream, error: BaseException | None = None) -> None:
         """Close streams and give back what their consumers have not taken, before returning."""
-        own = [stream for stream in streams if not stream.is_foreign()]  # the parent's jobs are the parent's
+        own = [stream for stream in streams if not stream.is_foreign()]
+        if not own:
+            return  # in the child of a fork: they are the parent's, and so are its jobs and its lock
         with self.lock:
             closing = [stream for stream in own if stream.is_open]
             untaken: list[Job] = []

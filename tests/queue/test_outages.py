@@ -1,5 +1,7 @@
 """Stores that fail for a while, and steps of starting and stopping that fail (Q20, Q32, Q51, C20)."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -204,6 +206,32 @@ def test_a_stream_closed_in_a_scope_that_is_over_gives_its_jobs_back(queue: Queu
     with cancel_scope(timeout=0):
         stream.close()
     assert queue.get_job("a").status is JobStatus.FAILED_RETRY
+
+
+@pytest.mark.process
+def test_a_child_closes_its_parents_streams_without_waiting_for_their_lock(queue: Queue) -> None:
+    """F9: a thread that did not come along may hold it."""
+    stream = queue.stream_jobs("worker")
+    holding, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with queue._dispatcher.lock:
+            holding.set()
+            assert go.wait(SOON)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert holding.wait(SOON)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        stream.close()
+        queue._dispatcher.restore_lost(None)
+        os._exit(0)
+    go.set()
+    holder.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert stream.is_open
 
 
 # -- delayed jobs -------------------------------------------------------------------------------------------------
