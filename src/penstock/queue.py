@@ -81,7 +81,7 @@ class Queue:
     @property
     def events(self) -> EventBus:
         """What happens to the jobs that go through this queue, as events, after each commit."""
-        self._emitter.attend()
+        self._check_open()
         return self._bus
 
     # -- streams ------------------------------------------------------------------------------------------------
@@ -600,11 +600,11 @@ class Queue:
                 return
             self._closed = True
         self._drop_drain_watch()
-        try:
-            self._dispatcher.stop()
-        finally:
-            self._emitter.stop()
-            self.backend.close()
+        self._emitter.close()
+        with contextlib.ExitStack() as steps:  # from the last to the first; each is taken, whichever fails
+            steps.callback(self.backend.close)
+            steps.callback(self._emitter.stop)
+            steps.callback(self._dispatcher.stop)
 
     def __enter__(self) -> Self:
         return self
@@ -627,6 +627,7 @@ class Queue:
     def _check_open(self) -> None:
         if self._closed:
             raise QueueClosedError("the queue is closed; open a new one")
+        self._emitter.attend()  # in a child of a fork, nobody listens yet
 
 
 def _call(on_drained: Callable[[], object]) -> None:

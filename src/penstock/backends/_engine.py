@@ -6,7 +6,6 @@ is decided per row stands in `_decisions`; what follows from it in `_settlement`
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
@@ -914,8 +913,10 @@ class EngineBackend(Backend):
 
     def _tell_listeners(self, changes: Sequence[Change]) -> None:
         for listener in list(self._listeners.values()):
-            with contextlib.suppress(Exception):  # a listener's fault must not turn a commit into a failure
+            try:
                 listener(changes)
+            except Exception:  # a listener's fault must not turn a commit into a failure
+                logger.exception("a listener failed")
 
 
 class _ClockWatch:
