@@ -30,8 +30,9 @@ from typing import Final, TypeVar
 from penstock._filters import FilterIndex
 from penstock.backends.base import Backend, Change, ClaimRequest
 from penstock.errors import BackendError, PenstockError, QueueClosedError, ReportErrors
-from penstock.job import IN_FLIGHT, Job, JobStatus
+from penstock.job import ELIGIBLE, IN_FLIGHT, Job, JobStatus
 from penstock.lifecycle import Verb
+from penstock.scope import shielded
 from penstock.stream import JobStream
 
 __all__ = ["Dispatcher"]
@@ -40,8 +41,9 @@ logger = logging.getLogger("penstock")
 T = TypeVar("T")
 
 STREAMS_PER_CLAIM: Final = 64
-TRIES: Final = 5
+OUTAGE_SECONDS: Final = 30.0  # streams outlive a store that says "try again" for this long
 FIRST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 1.0
 BEATS_PER_HOLD: Final = 3
 SHORTEST_BEAT_SECONDS: Final = 0.05  # below that, beating would be all that the store does
 UPKEEP_SECONDS: Final = 2.0
@@ -49,6 +51,7 @@ LOOK_SECONDS: Final = 1.0  # without any hint, the store is looked at this often
 DUE_LOOK_SECONDS: Final = 0.25
 FEW_GROUPS: Final = 8
 MOST_AT_ONCE: Final = 16  # jobs of one commit that are handed out with it; more are work for the dispatcher
+THREADS: Final = 3
 NOT_DELIVERED: Final = "the stream was closed before the job was delivered (cancelled)"
 
 
@@ -89,6 +92,8 @@ class Dispatcher:
         self._short: dict[str, tuple[int, float]] = {}
         self._tempo = threading.Condition(self.lock)
         self._claiming = False
+        #: The streams of the claim that is under way at the store.
+        self._claimed_for: frozenset[JobStream] = frozenset()
         self._ending: set[JobStream] = set()
         self._threads: list[threading.Thread] = []
         self._stop = threading.Event()
@@ -102,6 +107,8 @@ class Dispatcher:
         self._offered: list[tuple[_Group, JobStream, int]] = []
         self._orphans: list[Job] = []
         self._hinted = False
+        self._is_due_unknown = True
+        self._return_at = 0.0
 
     # -- streams ------------------------------------------------------------------------------------------------
 
@@ -149,40 +156,62 @@ class Dispatcher:
                 self._short |= short
                 self._tempo.notify_all()
 
-    def end(self, stream: JobStream, error: BaseException | None = None) -> None:
-        """Close a stream and give back what its consumer has not taken, before returning."""
-        if stream.is_foreign():
-            return  # the parent's, and so are its jobs
+    def end(self, *streams: JobStream, error: BaseException | None = None) -> None:
+        """Close streams and give back what their consumers have not taken, before returning."""
+        own = [stream for stream in streams if not stream.is_foreign()]
+        if not own:
+            return  # in the child of a fork: they are the parent's, and so are its jobs and its lock
         with self.lock:
-            if not stream.is_open:
-                while stream in self._ending and not self._is_dispatching():
-                    self._rest.wait()
-                return
-            self._ending.add(stream)
-            untaken = stream.shut(error)
+            closing = [stream for stream in own if stream.is_open]
+            untaken: list[Job] = []
+            for stream in closing:
+                self._ending.add(stream)
+                untaken += stream.shut(error)
+                self._leave(stream)
             for job in untaken:
                 self._holders.pop(job.id, None)
                 self._short.pop(job.id, None)
-            self._leave(stream)
-            while (self._claiming or stream.reserved) and not self._is_dispatching():
-                self._rest.wait()  # what is being claimed for it now is given back by the dispatcher
-            untaken += stream.late
-            stream.late = []
         try:
+            with self.lock:
+                # What a claim under way brings for them is given back by the dispatcher; no later one is for them.
+                while not self._is_dispatching() and any(
+                    stream in self._claimed_for or stream.reserved for stream in closing
+                ):
+                    self._rest.wait()
+                for stream in closing:
+                    untaken += stream.late
+                    stream.late = []
             self._give_back(untaken, NOT_DELIVERED)
+        except BaseException:
+            with self.lock:
+                self._orphans += untaken  # they are tried again for as long as this process holds them
+            raise
         finally:
             with self.lock:
-                self._ending.discard(stream)
+                for stream in closing:
+                    self._ending.discard(stream)
+                    self._orphans += stream.late
+                    stream.late = []
                 self._rest.notify_all()
+        with self.lock:
+            while not self._is_dispatching() and not self._ending.isdisjoint(own):
+                self._rest.wait()  # somebody else is closing them
 
     def stop(self) -> None:
-        """Close all streams and end the threads."""
+        """Close all streams and end the threads. Every step is taken, whichever fails."""
         self._after_fork()
         with self.lock:
             self._stopping = True
             streams = [stream for group in self._groups.values() for stream in group.streams]
-        for stream in streams:
-            self.end(stream)
+        with contextlib.ExitStack() as steps:  # from the last to the first
+            steps.callback(self._close_owner)
+            for step in (self._unlisten, self._unwatch, self._unserve):
+                if step is not None:
+                    steps.callback(step)
+            steps.callback(self._end_threads)
+            steps.callback(self.end, *streams)
+
+    def _end_threads(self) -> None:
         self._stop.set()
         with self.lock:
             self._work.notify_all()
@@ -191,11 +220,10 @@ class Dispatcher:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join()
-        for end in (self._unserve, self._unwatch, self._unlisten):
-            if end is not None:
-                end()
+
+    def _close_owner(self) -> None:
         if self._owner is not None:
-            with contextlib.suppress(PenstockError):
+            with contextlib.suppress(PenstockError), shielded():
                 self._backend.close_owner(self._owner)
 
     def _leave(self, stream: JobStream) -> None:
@@ -211,21 +239,37 @@ class Dispatcher:
             self._dirty.pop(group, None)
 
     def _start(self) -> None:
+        """Begin to hold jobs, if that has not happened yet: wholly or not at all."""
         if self._threads:
             return
-        self._owner = self._backend.open_owner()
-        self._beaten = _clocks()
-        self._unlisten = self._backend.listen(self._notice)
-        self._unwatch = self._backend.watch(self._hint)
-        self._unserve = self._backend.serve(self)
-        for name, target in (
-            ("dispatch", self._dispatch),
-            ("beat", self._keep_beating),
-            ("upkeep", self._keep_up),
-        ):
-            thread = threading.Thread(target=target, name=f"penstock-{name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        gate = threading.Event()
+        with contextlib.ExitStack() as undo:
+            owner = self._backend.open_owner()
+            undo.callback(self._backend.close_owner, owner)
+            unlisten = self._backend.listen(self._notice)
+            undo.callback(unlisten)
+            unwatch = self._backend.watch(self._hint)
+            undo.callback(unwatch)
+            unserve = self._backend.serve(self)
+            undo.callback(unserve)
+            threads: list[threading.Thread] = []
+            undo.callback(gate.set)
+            for name, target in (
+                ("dispatch", self._dispatch),
+                ("beat", self._keep_beating),
+                ("upkeep", self._keep_up),
+            ):
+                # Until the gate opens they touch nothing, so that they can be dropped.
+                thread = threading.Thread(
+                    target=_gated, args=(gate, threads, target), name=f"penstock-{name}", daemon=True
+                )
+                thread.start()
+                threads.append(thread)
+            undo.pop_all()
+        self._owner, self._beaten = owner, _clocks()
+        self._unlisten, self._unwatch, self._unserve = unlisten, unwatch, unserve
+        self._threads = threads
+        gate.set()
 
     def _is_dispatching(self) -> bool:
         return threading.current_thread() in self._threads
@@ -240,8 +284,9 @@ class Dispatcher:
             for change in changes:
                 if change.available and change.job_id not in taken:
                     kinds[change.type, change.tags] = None
+                elif change.status in ELIGIBLE:
+                    self._is_due_unknown = True  # it may be delayed, and due before we look again
                 if change.from_status in IN_FLIGHT and change.status not in IN_FLIGHT:
-                    self._short.pop(change.job_id, None)
                     self._free(change.job_id, change.attempt, change.verb, change.status)
             for type_, tags in kinds:
                 for group in self._index.matching(type_, tags):
@@ -293,6 +338,7 @@ class Dispatcher:
 
     def restore_lost(self, assignee_id: str | None) -> None:
         """Give back lost slots of an assignee, or of all."""
+        self._after_fork()
         with self.lock:
             for group in self._groups.values():
                 for stream in group.streams:
@@ -303,14 +349,18 @@ class Dispatcher:
                         self._mark(group)
 
     def _free(self, job_id: str, attempt: int, verb: str, status: str) -> None:
+        """Learn that an attempt, and with it every earlier one, is over."""
+        if job_id in self._short and self._short[job_id][0] <= attempt:
+            del self._short[job_id]
         stream = self._holders.get(job_id)
         if stream is None:
             if self._claiming:
                 self._early.add((job_id, attempt))
             return
-        held = stream.held.pop(job_id, None)
-        if held is None:
+        held = stream.held.get(job_id)
+        if held is None or held > attempt:
             return
+        del stream.held[job_id]
         if verb == Verb.ACKNOWLEDGE and status == JobStatus.UNKNOWN_STOPPED:
             stream.lost[job_id] = held
             return
@@ -328,16 +378,16 @@ class Dispatcher:
 
     def _dispatch(self) -> None:
         next_look = time.monotonic() + LOOK_SECONDS
-        next_due_look = 0.0
+        next_due_look = last_due_look = 0.0
         while not self._stop.is_set():
             with self.lock:
                 if not self._dirty and not self._hinted:
                     self._work.wait(self._backend.poll_seconds)
                 hinted, self._hinted = self._hinted, False
+                is_due_unknown, self._is_due_unknown = self._is_due_unknown, False
                 dirty = list(self._dirty)
-                orphans, self._orphans = self._orphans, []
             try:
-                self._give_back(orphans, NOT_DELIVERED)
+                self._return_orphans()
                 if dirty:
                     self._serve(dirty)
                     self._after_commits()
@@ -345,8 +395,13 @@ class Dispatcher:
                 # However busy some streams are, the others must learn what happened elsewhere.
                 if hinted or now >= next_look or (not dirty and self._has_news()):
                     next_look = now + LOOK_SECONDS
+                    is_due_unknown = True
                     self._look_everywhere()
-                elif now >= next_due_look:
+                # And however much happens elsewhere, delayed jobs come in time.
+                if is_due_unknown:
+                    next_due_look = min(next_due_look, last_due_look + self._backend.poll_seconds)
+                if now >= next_due_look:
+                    last_due_look = now
                     next_due_look = now + self._until_due()
             except PenstockError as error:
                 self._fail(error)
@@ -354,12 +409,26 @@ class Dispatcher:
                 logger.exception("the dispatcher failed")
                 self._fail(error)
 
+    def _return_orphans(self) -> None:
+        """Give back what was claimed for streams that are closed; if the store fails, later."""
+        with self.lock:
+            if not self._orphans or time.monotonic() < self._return_at:
+                return
+            orphans, self._orphans = self._orphans, []
+        try:
+            self._give_back(orphans, NOT_DELIVERED)
+        except PenstockError as error:
+            logger.warning("jobs were not given back, which is tried again: %s", error)
+            with self.lock:
+                self._orphans += orphans
+                self._return_at = time.monotonic() + LONGEST_PAUSE
+
     def _has_news(self) -> bool:
-        return bool(self._groups) and self._backend.has_foreign_changes()
+        return bool(self._groups) and self._retry(self._backend.has_foreign_changes)
 
     def _until_due(self) -> float:
         """See to it that delayed jobs that are due become takeable; return when to ask again."""
-        due = self._backend.next_due() if self._groups else None
+        due = self._retry(self._backend.next_due) if self._groups else None
         if due is not None and due <= 0:
             with self.lock:
                 # Any claim moves them all into the ready set, and we are told which groups that concerns.
@@ -385,7 +454,6 @@ class Dispatcher:
         ready = self._retry(self._backend.ready_filters) if is_asking else None
         with self.lock:
             for job_id, verb in gone.items():
-                self._short.pop(job_id, None)
                 status = JobStatus.UNKNOWN_STOPPED if verb == Verb.ACKNOWLEDGE else JobStatus.COMPLETED
                 self._free(job_id, held[job_id], verb, status)
             for group in self._groups.values() if ready is None else self._index.matching_any(*ready):
@@ -423,21 +491,34 @@ class Dispatcher:
 
     def _claim(self, wishes: list[tuple[_Group, JobStream]]) -> set[_Group]:
         """Claim for some streams in one transaction; return the groups for which nothing is left."""
-        owner = self._retry(self._living_name)
+        return self._retry(lambda: self._claim_once(wishes))
+
+    def _claim_once(self, wishes: list[tuple[_Group, JobStream]]) -> set[_Group]:
+        owner = self._living_name()
         with self.lock:
+            wishes = [(group, stream) for group, stream in wishes if stream.is_open]
             requests = [self._request(stream, max(stream.free, 1), owner) for _, stream in wishes]
-        found = self._retry(lambda: self._backend.dequeue_jobs_for(requests))
+            self._claimed_for = frozenset(stream for _, stream in wishes)
         emptied: set[_Group] = set()
         orphans: list[Job] = []
-        with self.lock:
-            for (group, stream), request, jobs in zip(wishes, requests, found, strict=True):
-                if len(jobs) < request.limit:
-                    emptied.add(group)
-                if stream.is_open:
-                    self._push(group, stream, jobs)
-                else:
-                    orphans += jobs
-        self._give_back(orphans, NOT_DELIVERED)
+        try:
+            found = self._backend.dequeue_jobs_for(requests) if requests else []
+            with self.lock:
+                for (group, stream), request, jobs in zip(wishes, requests, found, strict=True):
+                    if len(jobs) < request.limit:
+                        emptied.add(group)
+                    if stream.is_open:
+                        self._push(group, stream, jobs)
+                    else:
+                        orphans += jobs
+            if orphans:
+                with self.lock:
+                    self._orphans += orphans
+                self._return_orphans()
+        finally:
+            with self.lock:
+                self._claimed_for = frozenset()
+                self._rest.notify_all()
         return emptied
 
     def _request(self, stream: JobStream, limit: int, owner: str | None) -> ClaimRequest:
@@ -463,24 +544,28 @@ class Dispatcher:
         if not jobs:
             return
         try:
-            self._backend.release_jobs(
-                {job.id: message for job in jobs}, attempts={job.id: job.attempt for job in jobs}
-            )
+            with shielded():  # what ends a consumer must not keep its jobs from others
+                self._backend.release_jobs(
+                    {job.id: message for job in jobs}, attempts={job.id: job.attempt for job in jobs}
+                )
         except ReportErrors as group:
             # Cancelled, reported or lost meanwhile: nothing to give back.
             logger.debug("not given back: %s", group)
 
     def _retry(self, call: Callable[[], T]) -> T:
-        """Call, and call again a few times while the store says that this may help."""
-        pause = FIRST_PAUSE
-        for _ in range(TRIES - 1):
+        """Call, and call again while the store says that this may help, with growing pauses, for a limited time."""
+        pause, give_up_at = FIRST_PAUSE, None
+        while True:
             try:
                 return call()
             except BackendError as error:
-                if not error.retryable or self._stop.wait(pause):
+                now = time.monotonic()
+                give_up_at = now + OUTAGE_SECONDS if give_up_at is None else give_up_at
+                if not error.retryable or now >= give_up_at or not self._groups or self._stop.wait(pause):
                     raise
-                pause *= 2
-        return call()
+                if pause == FIRST_PAUSE:
+                    logger.warning("the store failed and is tried again: %s", error)
+                pause = min(2 * pause, LONGEST_PAUSE)
 
     def _fail(self, error: Exception) -> None:
         """End all streams with the store's error."""
@@ -488,9 +573,8 @@ class Dispatcher:
             return
         with self.lock:
             streams = [stream for group in self._groups.values() for stream in group.streams]
-        for stream in streams:
-            with contextlib.suppress(PenstockError):
-                self.end(stream, error)
+        with contextlib.suppress(PenstockError):
+            self.end(*streams, error=error)
 
     # -- upkeep -------------------------------------------------------------------------------------------------
 
@@ -561,6 +645,13 @@ def _going_on(what: str) -> Iterator[None]:
         logger.warning("%s failed and is tried again: %s", what, error)
     except Exception:
         logger.exception("%s failed and is tried again", what)
+
+
+def _gated(gate: threading.Event, published: list[threading.Thread], run: Callable[[], None]) -> None:
+    """Run a thread once all of them have been started; do nothing if one could not be."""
+    gate.wait()
+    if len(published) == THREADS:
+        run()
 
 
 def _clocks() -> tuple[float, float]:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 class FilterIndex(Generic[T]):
     """Things registered under a filter, looked up by a job's type and tags.
 
-    A filter with tags is filed under its first tag, one without under its types, one without either under nothing; so
+    A filter with tags is filed under its smallest tag, one without under its types, one without either under nothing; so
     a look-up touches the filters that share a tag or a type with the job, however many others there are.
     """
 
@@ -36,9 +36,15 @@ class FilterIndex(Generic[T]):
             shelf[item] = None
 
     def remove(self, item: T) -> None:
-        for shelf in self._shelves(item):
-            shelf.pop(item, None)
-        self._filters.pop(item, None)
+        if item not in self._filters:
+            return
+        tags, types = self._filters.pop(item)
+        self._open.pop(item, None)
+        if tags:
+            _take_off(self._by_tag, min(tags), item)
+        else:
+            for type_ in types or ():
+                _take_off(self._by_type, type_, item)
 
     def matching(self, type: str, tags: Iterable[str]) -> Iterator[T]:
         """Yield what was registered under a filter that the job passes."""
@@ -64,9 +70,17 @@ class FilterIndex(Generic[T]):
                     yield item
 
     def _shelves(self, item: T) -> list[dict[T, None]]:
-        tags, types = self._filters.get(item, (frozenset(), frozenset()))
+        tags, types = self._filters[item]
         if tags:
             return [self._by_tag.setdefault(min(tags), {})]
         if types is None:
             return [self._open]
         return [self._by_type.setdefault(type_, {}) for type_ in types]
+
+
+def _take_off(shelves: dict[str, dict[T, None]], name: str, item: T) -> None:
+    """Take an item off a shelf, and the shelf away if that was the last."""
+    shelf = shelves[name]
+    del shelf[item]
+    if not shelf:
+        del shelves[name]

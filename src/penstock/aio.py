@@ -163,11 +163,20 @@ class AsyncQueue:
 
     async def close(self) -> None:
         """See `Queue.close`."""
+        has_begun = False
+
+        def close() -> None:
+            nonlocal has_begun
+            has_begun = True
+            self.queue.close()
+
         try:
-            await self._threads.run(self.queue.close)
+            await self._threads.run(close)
         except QueueClosedError:
             return  # closed before
-        self._threads.stop()
+        finally:
+            if has_begun:  # whoever is cancelled later than that has closed it
+                self._threads.stop()
 
     async def __aenter__(self) -> Self:
         return self
@@ -359,6 +368,12 @@ class _Connection:
 
     def __await__(self) -> Generator[Any, None, AsyncQueue]:
         return self._connect().__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"the queue is not open yet, so it has no {name!r}: use `async with penstock.aio.connect(…) as queue`"
+            " or `queue = await penstock.aio.connect(…)`"
+        )
 
     async def __aenter__(self) -> AsyncQueue:
         self._opened = await self._connect()

@@ -53,6 +53,9 @@ class EventBus:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._subscribers: dict[EventKind, dict[object, Subscriber]] = {}
+        self._count = 0
+        #: Called after each subscription and each end of one: by it, whoever emits knows whether that is worth while.
+        self.on_change: Callable[[], None] = _nothing
 
     def subscribe(self, kind: EventKind, subscriber: Subscriber) -> Callable[[], None]:
         """Have `subscriber` called with every event of a kind; return a function that ends it, once or often.
@@ -75,16 +78,29 @@ class EventBus:
         handle = object()
         with self._lock:
             self._subscribers.setdefault(kind, {})[handle] = subscriber
+            self._count += 1
 
         def unsubscribe() -> None:
             with self._lock:
-                self._subscribers.get(kind, {}).pop(handle, None)
+                if self._subscribers[kind].pop(handle, None) is None:
+                    return
+                self._count -= 1
+            self.on_change()
 
+        try:
+            self.on_change()
+        except BaseException:
+            unsubscribe()
+            raise
         return unsubscribe
 
     def has_subscribers(self) -> bool:
         """Whether anybody listens to anything."""
-        return any(self._subscribers.values())
+        return self._count > 0
+
+    def after_fork_in_child(self) -> None:
+        """Go on in a child, with the same subscribers: a thread of the parent's may hold the lock."""
+        self._lock = threading.Lock()
 
     def emit(self, event: Event) -> None:
         """Tell an event to its subscribers, in order, each to its end.
@@ -106,6 +122,10 @@ class EventBus:
             raise ExceptionGroup(
                 f"{len(errors)} of {len(subscribers)} subscribers to {event.kind} failed", errors
             )
+
+
+def _nothing() -> None:
+    pass
 
 
 def _run_to_end(awaitable: Awaitable[Any]) -> None:

@@ -1,7 +1,10 @@
 """Streams on PostgreSQL: what other processes do, and a server that drops its sessions."""
 
+import time
+
 import pytest
 
+import penstock
 from penstock import Job, JobStatus, OperationCancelledError, Queue, cancel_scope
 
 
@@ -41,3 +44,19 @@ def test_what_another_process_does_is_noticed(queue, open_store):
         other.complete_job("a")
         assert [job.id for job in take(stream)] == ["b"]
     assert queue.get_job("b").status is JobStatus.RUNNING
+
+
+def test_streams_survive_a_restart_of_the_server(server):
+    """Q20, C20: nobody else notices either, but for the time it takes."""
+    with (
+        penstock.connect(server.url, schema="restart", timeout=1) as queue,
+        queue.stream_jobs("w", max_assigned_jobs=2) as stream,
+    ):
+        for stop, number in (("fast", 0), ("immediate", 1)):
+            server.control("stop", "-m", stop)
+            time.sleep(7)  # longer than a few tries of the store itself take
+            server.start()
+            queue.enqueue_job(Job(id=f"job{number}", type="t"))
+            (job,) = take(stream)
+            assert job.id == f"job{number}"
+            queue.complete_job(job.id, attempt=job.attempt)

@@ -445,3 +445,28 @@ def test_no_thread_stays_after_closing(url):
     asyncio.run(scenario())
     until(lambda: threading.active_count() <= before)
     assert threading.active_count() <= before
+
+
+def test_a_close_that_is_cancelled_leaves_no_threads(url: str) -> None:
+    async def scenario() -> AsyncQueue:
+        queue = await penstock.aio.connect(url)
+        gate = Gate(queue.queue.backend.close)
+        queue.queue.backend.close = gate  # type: ignore[method-assign]
+        closing = asyncio.create_task(queue.close())
+        assert await asyncio.to_thread(gate.entered.acquire, timeout=SOON)
+        closing.cancel()
+        await asyncio.sleep(0)
+        gate.open.set()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        return queue
+
+    queue = asyncio.run(scenario())
+    until(lambda: not [each for each in threading.enumerate() if each.name.startswith("penstock")])
+    with pytest.raises(QueueClosedError):
+        queue.queue.get_job_stats()
+
+
+def test_a_queue_that_was_not_awaited_says_so() -> None:
+    with pytest.raises(AttributeError, match="has no 'submit': use `async with"):
+        penstock.aio.connect("memory:").submit("a")

@@ -1,9 +1,15 @@
 """Events, flows, submission and blocking (R4, R7, R8, R16, R17, G2, G13, G24-G26, C46, C47, C54)."""
 
+import os
+import sys
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import penstock
 from penstock import (
     Event,
     EventBus,
@@ -11,11 +17,13 @@ from penstock import (
     InvalidArgumentError,
     Job,
     Queue,
+    _emitter,
     chain,
     fan_in,
     fan_out,
 )
 from penstock.testing import ManualClock
+from penstock.testing.conformance.queue_support import until
 
 SOON = 10.0
 
@@ -84,3 +92,127 @@ def test_only_postgresql_can_join_a_transaction(queue: Queue, url: str) -> None:
         pytest.skip("this one can")
     with pytest.raises(InvalidArgumentError, match="only PostgreSQL"):
         queue.joined(object())
+
+
+# -- who is told, and when ----------------------------------------------------------------------------------------
+
+
+def listeners(queue: Queue) -> int:
+    return len(queue.backend._listeners)  # type: ignore[attr-defined]
+
+
+def test_verbs_of_the_backend_are_told_too(queue: Queue) -> None:
+    events = heard(queue)
+    for number in range(5):
+        queue.backend.enqueue_job(job(f"job{number}"))
+    until(lambda: events == [(EventKind.JOB_AVAILABLE, f"job{number}") for number in range(5)])
+    assert not queue._emitter._untold
+
+
+def test_the_store_is_listened_to_only_while_somebody_is_subscribed(queue: Queue) -> None:
+    assert queue.events.has_subscribers() is False
+    assert listeners(queue) == 0
+    ends = [queue.events.subscribe(kind, lambda _: None) for kind in EventKind]
+    assert listeners(queue) == 1
+    for end in ends:
+        end()
+        end()
+    assert listeners(queue) == 0
+    for number in range(5):
+        queue.backend.enqueue_job(job(f"job{number}"))
+    queue.block()
+    assert not queue._emitter._untold
+    until(lambda: "penstock-events" not in {each.name for each in threading.enumerate()})
+
+
+def test_who_subscribes_at_the_same_time_is_told_once(connect: Callable[..., Queue]) -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        queue = connect()
+        for _ in range(100):
+            barrier = threading.Barrier(4)
+
+            def subscribe(barrier: threading.Barrier = barrier) -> Callable[[], None]:
+                barrier.wait()
+                return queue.events.subscribe(EventKind.JOB_AVAILABLE, lambda _: None)
+
+            with ThreadPoolExecutor(4) as pool:
+                ends = [each.result() for each in [pool.submit(subscribe) for _ in range(4)]]
+            assert listeners(queue) == 1
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(lambda end: end(), ends))
+            assert listeners(queue) == 0
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_subscriber_that_hangs_does_not_fill_the_memory(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_emitter, "MOST_UNTOLD", 10)
+    told: list[str | None] = []
+    hanging, go = threading.Event(), threading.Event()
+
+    def hang(event: Event) -> None:
+        hanging.set()
+        assert go.wait(SOON)
+        told.append(event.job_id)
+
+    queue.events.subscribe(EventKind.JOB_AVAILABLE, hang)
+    queue.backend.enqueue_job(job("first"))
+    assert hanging.wait(SOON)
+    for number in range(30):
+        queue.backend.enqueue_job(job(f"job{number}"))
+    assert len(queue._emitter._untold) == 10
+    go.set()
+    until(lambda: told == ["first", *(f"job{number}" for number in range(20, 30))])
+    assert "20 commits were dropped" in caplog.text
+
+
+def test_a_subscriber_may_close_the_queue_while_streams_are_busy(connect: Callable[..., Queue]) -> None:
+    """Whoever waits for its turn to tell must not keep the close waiting that the teller waits for."""
+    queue = connect()
+    closed = threading.Event()
+
+    def close(_event: Event) -> None:
+        time.sleep(0.2)
+        queue.close()
+        closed.set()
+
+    queue.stream_jobs("worker", max_assigned_jobs=100)
+    queue.events.subscribe(EventKind.JOB_AVAILABLE, close)
+    queue.backend.enqueue_jobs([job(f"job{number}") for number in range(40)])
+    assert closed.wait(SOON)
+
+
+def test_events_go_on_in_a_child(shared_url: str) -> None:
+    """F9: for the subscribers it has from its parent, and for its own."""
+    with penstock.connect(shared_url) as queue:
+        told: list[str | None] = []
+        queue.events.subscribe(EventKind.JOB_AVAILABLE, lambda event: told.append(event.job_id))
+        queue.enqueue_job(job("parent"))
+        emitter = queue._emitter
+        with emitter._turn, emitter._mutex, emitter._switching, queue.events._lock:
+            child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                queue.enqueue_job(job("child"))
+                own: list[str | None] = []
+                queue.events.subscribe(EventKind.JOB_AVAILABLE, lambda event: own.append(event.job_id))
+                queue.enqueue_job(job("again"))
+                status = 0 if (told, own) == (["parent", "child", "again"], ["again"]) else 2
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        queue.enqueue_job(job("after"))
+        assert told == ["parent", "after"]
+
+
+def test_the_fault_of_a_listener_is_logged(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    end = queue.backend.listen(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]
+    queue.enqueue_job(job("a"))
+    end()
+    assert "a listener failed" in caplog.text
+    assert "ZeroDivisionError" in caplog.text

@@ -1,6 +1,7 @@
 """Which types and tags are ready, told without reading the ready jobs (Q34)."""
 
 from penstock import Job, Queue
+from penstock._filters import FilterIndex
 
 
 def test_types_and_tags_of_ready_jobs_alone(queue: Queue) -> None:
@@ -26,3 +27,14 @@ def test_very_many_are_not_listed(queue: Queue) -> None:
     assert queue.backend.ready_filters() is not None
     queue.enqueue_job(Job.new("x", tags=("one-more",)))
     assert queue.backend.ready_filters() is None
+
+
+def test_filters_that_are_gone_leave_nothing_behind() -> None:
+    index: FilterIndex[str] = FilterIndex()
+    for number in range(10):
+        index.add("tagged", [f"tag-{number}", "other"], ["a", "b"])
+        index.add("typed", [], [f"type-{number}", "b"])
+        index.add("open", [], None)
+        for item in ("tagged", "typed", "open", "unknown"):
+            index.remove(item)
+    assert (index._by_tag, index._by_type, index._open, len(index)) == ({}, {}, {}, 0)
