@@ -14,6 +14,8 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
 
+import msgspec
+
 from penstock._dispatcher import Dispatcher
 from penstock._emitter import Emitter
 from penstock._json import encode_json
@@ -33,7 +35,7 @@ from penstock.policy import (
 from penstock.scope import checkpoint, shielded
 from penstock.stream import JobStream, check_stream
 
-__all__ = ["Queue", "SpawnOptions"]
+__all__ = ["Queue", "SpawnOptions", "stored_jobs"]
 
 logger = logging.getLogger("penstock")
 T = TypeVar("T")
@@ -74,6 +76,7 @@ class Queue:
         self._lock = threading.Lock()
         self._closed = False
         self._drain_watch: threading.Event | None = None
+        self._is_joined = False
 
     def __repr__(self) -> str:
         return f"<Queue {self.backend!r}>"
@@ -82,6 +85,10 @@ class Queue:
     def events(self) -> EventBus:
         """What happens to the jobs that go through this queue, as events, after each commit."""
         self._check_open()
+        if self._is_joined:
+            raise InvalidArgumentError(
+                "a joined transaction tells no events: subscribe to the queue itself", field="connection"
+            )
         return self._bus
 
     # -- streams ------------------------------------------------------------------------------------------------
@@ -202,16 +209,18 @@ class Queue:
             parent_id=parent_id,
             held=held,
         )
-        job_id = self._run(self.backend.enqueue_job, job)
-        with shielded():  # it is stored: who is told otherwise would submit it again
-            return self.backend.get_job(job_id)
+        return self._stored([job], [self._run(self.backend.enqueue_job, job)])[0]
 
     def submit_many(self, requests: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Store many jobs, all or none; each request is a mapping of `submit`'s arguments."""
         jobs = [self._requested_as(request) for request in requests]
-        ids = self._run(self.backend.enqueue_jobs, jobs)
-        with shielded():
-            found = self.backend.get_jobs(ids)
+        return self._stored(jobs, self._run(self.backend.enqueue_jobs, jobs))
+
+    def _stored(self, requests: Sequence[Job], ids: Sequence[str]) -> list[Job]:
+        if not self._is_joined:
+            return stored_jobs(self.backend, requests, ids)
+        # Nothing is stored yet, and a read that fails spoils the transaction.
+        found = self.backend.get_jobs(ids)
         return [found[job_id] for job_id in ids]
 
     def _requested_as(self, request: Mapping[str, Any]) -> Job:
@@ -293,7 +302,7 @@ class Queue:
                 f"parent must be a Job, got {shown(parent)}", field="parent", value=parent
             )
         job = self._requested_as({**request, "type": type, "payload": payload})
-        return self.get_job(self.spawn_jobs(parent.id, [job], attempt=parent.attempt)[0])
+        return self._stored([job], self.spawn_jobs(parent.id, [job], attempt=parent.attempt))[0]
 
     def spawn_jobs(self, parent_id: str, jobs: Iterable[Job], *, attempt: int | None = None) -> list[str]:
         """See `Backend.spawn_jobs`."""
@@ -318,7 +327,9 @@ class Queue:
             InvalidArgumentError: not PostgreSQL, or a connection that cannot be joined.
         """
         self._check_open()
-        return Queue(self.backend.joined(connection))
+        joined = Queue(self.backend.joined(connection))
+        joined._is_joined = True
+        return joined
 
     # -- reports ------------------------------------------------------------------------------------------------
 
@@ -628,6 +639,24 @@ class Queue:
         if self._closed:
             raise QueueClosedError("the queue is closed; open a new one")
         self._emitter.attend()  # in a child of a fork, nobody listens yet
+
+
+def stored_jobs(backend: Backend, requests: Sequence[Job], ids: Sequence[str]) -> list[Job]:
+    """Return jobs that were just stored under these ids, as they are now.
+
+    They are stored: whoever is told otherwise would submit them again. So no scope ends this, and if the store cannot
+    answer, or somebody has deleted a job since, the request itself is the answer.
+    """
+    found: dict[str, Job] = {}
+    try:
+        with shielded():
+            found = backend.get_jobs(ids)
+    except PenstockError as error:
+        logger.warning("jobs were stored, but could not be read: %s", error)
+    return [
+        found.get(job_id) or msgspec.structs.replace(request, id=job_id)
+        for request, job_id in zip(requests, ids, strict=True)
+    ]
 
 
 def _call(on_drained: Callable[[], object]) -> None:

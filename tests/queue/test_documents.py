@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +14,13 @@ from penstock import (
     EventKind,
     Flow,
     InvalidArgumentError,
+    Job,
     JobStatus,
     Key,
     Queue,
 )
 from penstock.documents import DocumentQueue, QueueDriver
+from penstock.documents import queue as documents_queue
 from penstock.testing.conformance.queue_support import drain, part, until
 
 HERE = ("doc", "global", "main")
@@ -126,3 +129,49 @@ def test_what_a_dead_process_left_open_is_put_back_once_and_in_order(tmp_path: P
         living.join(SOON)
         assert living.exitcode == 0
         assert queue.get_job(theirs.id).attempt == 1
+
+
+def test_flows_of_other_types_are_refused(documents: DocumentQueue) -> None:
+    """No sub-queue would have them: they could be neither taken nor counted."""
+    keyed = Key(*HERE)
+    for wrong in (Job(id="a", type="other", key=keyed), Job(id="a", type="document")):
+        for flow in (Flow(wrong), Flow(part("root"), [part("b"), wrong])):
+            with pytest.raises(InvalidArgumentError, match="'document' and a key") as caught:
+                documents.add_flow(flow)
+            assert caught.value.field == "flow"
+    assert documents.queue.list_jobs() == []
+
+
+def test_jobs_that_end_without_a_report_are_forgotten(
+    documents: DocumentQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents_queue, "_FEW", 8)
+    documents._most_attempts = 8
+    kept = documents.enqueue("kept", "s", "b", 1)
+    assert documents.dequeue("kept", "s", "b") is not None
+    for number in range(40):
+        job = documents.enqueue(f"doc{number}", "s", "b", 1)
+        assert documents.dequeue(f"doc{number}", "s", "b") is not None
+        documents.queue.stop_job(job.id)
+    assert len(documents._attempts) <= 8
+    assert documents._attempts[kept.id] == 1
+
+
+def test_a_job_deleted_while_its_queue_is_counted_disturbs_nobody(
+    documents: DocumentQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents_queue, "_PAGE", 2)
+    jobs = [documents.enqueue(*HERE, number) for number in range(5)]
+    real = documents.queue.list_jobs
+
+    def list_then_delete(**filters: Any) -> list[Job]:
+        page = real(**filters)
+        if jobs and page and page[-1].id == jobs[1].id:
+            documents.queue.cancel_jobs(job_ids=[jobs[1].id])
+            documents.queue.delete_jobs(job_ids=[jobs[1].id])
+            jobs.clear()
+        return page
+
+    monkeypatch.setattr(documents.queue, "list_jobs", list_then_delete)
+    assert documents.size(*HERE) in (4, 5)
+    assert documents.total_size() == 4

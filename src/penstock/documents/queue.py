@@ -6,20 +6,23 @@ It neither makes nor checks signatures, and leaves retrying and reshuffling to w
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock._json import encode_json
-from penstock.errors import InvalidArgumentError, shown
-from penstock.flow import Flow
-from penstock.job import Job, JobStatus, Key
+from penstock.errors import InvalidArgumentError, JobNotFoundError, PenstockError, shown
+from penstock.flow import Flow, flatten
+from penstock.job import FINAL, Job, JobStatus, Key
 from penstock.policy import FailureCategory
-from penstock.queue import Queue
+from penstock.queue import Queue, stored_jobs
+from penstock.scope import shielded
 
 __all__ = ["DOCUMENT_TYPE", "DocumentQueue"]
 
 DOCUMENT_TYPE: Final = "document"
 _PAGE: Final = 1000
+_FEW: Final = 256  # attempts that are remembered without asking which of the jobs have ended
 
 
 class DocumentQueue:
@@ -33,6 +36,8 @@ class DocumentQueue:
         self.queue = queue
         self._assignee_id = assignee_id
         self._attempts: dict[str, int] = {}
+        self._most_attempts = _FEW
+        self._lock = threading.Lock()
 
     # -- putting in ---------------------------------------------------------------------------------------------
 
@@ -58,13 +63,24 @@ class DocumentQueue:
             if id is None
             else Job(id=id, type=DOCUMENT_TYPE, payload=data, key=key)
         )
-        return self.queue.get_job(self.queue.enqueue_job(job))
+        return stored_jobs(self.queue.backend, [job], [self.queue.enqueue_job(job)])[0]
 
     def add_flow(self, flow: Flow) -> list[Job]:
-        """Store a tree of jobs, children first; a parent can be taken when all its children have succeeded."""
-        ids = self.queue.enqueue_flow(flow)
-        found = self.queue.get_jobs(ids)
-        return [found[job_id] for job_id in ids]
+        """Store a tree of jobs, children first; a parent can be taken when all its children have succeeded.
+
+        Raises:
+            InvalidArgumentError: a job is not of the type "document", or has no key: no sub-queue would have it.
+        """
+        jobs = flatten(flow)
+        for job in jobs:
+            if job.type != DOCUMENT_TYPE or job.key is None:
+                raise InvalidArgumentError(
+                    f"jobs of a document queue have the type {DOCUMENT_TYPE!r} and a key,"
+                    f" got type {shown(job.type)} and key {shown(job.key)} of job {shown(job.id)}",
+                    field="flow",
+                    value=job,
+                )
+        return stored_jobs(self.queue.backend, jobs, self.queue.enqueue_jobs(jobs))
 
     # -- taking out ---------------------------------------------------------------------------------------------
 
@@ -138,28 +154,55 @@ class DocumentQueue:
     def _take(self, key: Key | None) -> Job | None:
         types = [DOCUMENT_TYPE] if key is None else None
         jobs = self.queue.claim_jobs(self._assignee_id, types=types, key=key)
-        for job in jobs:
-            self._attempts[job.id] = job.attempt
+        with self._lock:
+            self._attempts |= {job.id: job.attempt for job in jobs}
+            is_many = len(self._attempts) > self._most_attempts
+        if is_many:
+            self._forget_ended()
         return jobs[0] if jobs else None
+
+    def _forget_ended(self) -> None:
+        """Drop the attempts of jobs that ended without a report from here: lost, cancelled, deleted."""
+        with self._lock:
+            known = dict(self._attempts)
+        try:
+            with shielded():  # a job was taken: whoever took it must get it
+                found = self.queue.get_jobs(known)
+        except PenstockError:
+            return  # the next one to take a job tries again
+        with self._lock:
+            for job_id, attempt in known.items():
+                is_over = job_id not in found or found[job_id].status in FINAL
+                if is_over and self._attempts.get(job_id) == attempt:
+                    del self._attempts[job_id]
+            self._most_attempts = max(_FEW, 2 * len(self._attempts))
 
     @contextlib.contextmanager
     def _reporting(self, job_id: str) -> Iterator[int | None]:
         """Fence a report by the attempt that was taken here, if it was, until one is accepted."""
-        yield self._attempts.get(job_id)
-        self._attempts.pop(job_id, None)
+        attempt = self._attempts.get(job_id)
+        yield attempt
+        with self._lock:
+            if self._attempts.get(job_id) == attempt:
+                self._attempts.pop(job_id, None)
 
     def _waiting(self, key: Key | None = None) -> list[str]:
         """Return the ids of what waits: in one sub-queue, or of all document jobs."""
         found: dict[str, None] = {}
         for status in (JobStatus.INITIAL_PENDING, JobStatus.FAILED_RETRY, JobStatus.UNKNOWN_RETRY):
             after: str | None = None
-            while page := self.queue.list_jobs(
-                status=status, type=DOCUMENT_TYPE if key is None else None, after=after, limit=_PAGE
-            ):
+            while True:
+                try:
+                    page = self.queue.list_jobs(
+                        status=status, type=DOCUMENT_TYPE if key is None else None, after=after, limit=_PAGE
+                    )
+                except JobNotFoundError:
+                    after = None  # deleted since we saw it: from the beginning
+                    continue
                 found |= {job.id: None for job in page if key is None or job.key == key}
-                after = page[-1].id
                 if len(page) < _PAGE:
                     break
+                after = page[-1].id
         return list(found)
 
     def _cancel(self, ids: list[str]) -> None:
