@@ -85,6 +85,10 @@ class Queue:
     def events(self) -> EventBus:
         """What happens to the jobs that go through this queue, as events, after each commit."""
         self._check_open()
+        if self._is_joined:
+            raise InvalidArgumentError(
+                "a joined transaction tells no events: subscribe to the queue itself", field="connection"
+            )
         return self._bus
 
     # -- streams ------------------------------------------------------------------------------------------------
