@@ -237,7 +237,8 @@ FORMS = {
     "rare": ("tag", {"tag": "rare", "tags": "{}", "types": None}),
     "both": ("tag", {"tag": "rare", "tags": "{common}", "types": None}),
     "key": ("key", {"key": '["nobody"]', "tags": "{}", "types": None}),
-    "complete": (None, {"fences": '{"finished-1": 1, "rare-1": null}', "owners": "{}"}),
+    "complete many": (2, {"fences": '{"finished-1": 1, "rare-1": null}', "owners": "{}"}),
+    "complete one": (1, {"fences": '{"rare-1": null}', "owners": "{}"}),
 }
 
 
@@ -252,7 +253,8 @@ class Session:
 
     def run(self, name, prefix=""):
         form, values = FORMS[name]
-        statement = self._context.claims[form] if form else self._context.complete_simple
+        is_claim = isinstance(form, str)
+        statement = self._context.claims[form] if is_claim else self._context.complete_simple(form)
         if statement._name not in self.connection.prepared_by_hand:
             statement._prepare(self.connection)
         known = {

@@ -47,7 +47,10 @@ class Context:
             name: Prepared(f"penstock_claim_{name}", text) for name, text in self.sql.claims.items()
         }
         self.whole = Prepared("penstock_whole", self.sql["whole"])
-        self.complete_simple = Prepared("penstock_complete", self.sql["complete_simple"])
+        self._complete_one, self._complete_many = (
+            Prepared(f"penstock_{name}", self.sql.filled("complete_simple", found=self.sql[name]))
+            for name in ("complete_one", "complete_many")
+        )
         self.start = Prepared(
             "penstock_start", self.sql.filled("start", since="%(since)s", own_now="%(own_now)s")
         )
@@ -68,6 +71,10 @@ class Context:
     def enqueue_many(self, *, is_tagged: bool) -> str:
         """Return the statement that stores a few plain jobs."""
         return self._enqueue_many[is_tagged]
+
+    def complete_simple(self, count: int) -> Prepared:
+        """Return the statement that completes so many simple jobs; for one it is shorter."""
+        return self._complete_one if count == 1 else self._complete_many
 
     def copied(self, *, is_tagged: bool) -> str:
         """Return the statement that journals and tags jobs stored by COPY."""

@@ -230,7 +230,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
         # Sorted, so that two reports of the same jobs lock them in the same order.
         wanted = _encode(dict(sorted(fences.items()))).decode()
         found = self.query(
-            self.context.complete_simple,
+            self.context.complete_simple(len(fences)),
             {"fences": wanted, "now": self.own_now(), "owners": texts(self.context.own_owners)},
         )
         if not found:

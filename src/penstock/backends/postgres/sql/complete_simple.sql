@@ -1,27 +1,6 @@
 -- Complete the jobs in flight from whose end nothing follows: no key, nobody waiting, and the attempt that reports holds
--- them. A null attempt is any. The jobs are locked in the order of their numbers, and only then the time is read.
--- None of them if one has a key or is waited for: then keys come first, and may have to be waited for.
--- OFFSET is a fence for the planner: each job is looked up by its id, never by going through all that are in flight.
-WITH named AS MATERIALIZED (
-    SELECT job.seq, fence.attempt, job.key IS NULL AND job.fan = 0 AS is_simple
-    FROM json_each_text(%(fences)s::json) AS fence (id, attempt)
-    CROSS JOIN LATERAL (SELECT seq, key, fan FROM {schema}.job WHERE job.id = fence.id OFFSET 0) AS job
-    ORDER BY job.seq
-),
-found AS MATERIALIZED (
-    SELECT job.seq, job.owner, {now} AS locked_at
-    FROM named
-    CROSS JOIN LATERAL (
-        SELECT seq, status, attempt, owner
-        FROM {schema}.job
-        WHERE job.seq = named.seq AND job.key IS NULL AND job.fan = 0
-        OFFSET 0
-        FOR UPDATE
-    ) AS job
-    WHERE (SELECT bool_and(named.is_simple) FROM named)
-      AND job.status IN ('running', 'cancelling')
-      AND (named.attempt IS NULL OR job.attempt = named.attempt::bigint)
-),
+-- them. A null attempt is any. `found` (complete_one, complete_many) locks them, and only then the time is read.
+WITH {found}
 moment AS MATERIALIZED (
     SELECT COALESCE(%(now)s::bigint, (SELECT max(locked_at) FROM found), {now}) AS now
 ),
