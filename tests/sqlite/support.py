@@ -145,6 +145,8 @@ class Child:
     def __init__(self, code: str, path: object, *arguments: object) -> None:
         head = (
             "import os, sys, threading, time, signal\n"
+            # A background job of a shell is started with Ctrl-C ignored, and its children inherit that.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "import penstock\n"
             "from penstock.job import Job, Key\n"
             "from penstock.errors import *\n"
