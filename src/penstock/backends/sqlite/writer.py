@@ -48,6 +48,7 @@ LARGEST_GROUP: Final = 512
 FOLD_AT: Final = 2_000
 # SQLite waits for its lock in pieces of this many milliseconds, so that a cancelled call is noticed in between.
 LOCK_WAIT: Final = 50
+LOG_CHECK_SECONDS: Final = 0.01
 
 
 class WriterRetiredError(Exception):
@@ -132,7 +133,9 @@ class Writer:
         self.on_commit: Callable[[Sequence[Change]], None] | None = None
         self.before_commit: BeforeCommit | None = None
         self.nudge: Callable[[], None] | None = None
-        self._files = [] if path == ":memory:" else [_File(path), _File(f"{path}-wal")]
+        self._file = None if path == ":memory:" else _File(path)
+        self._log = None if path == ":memory:" else _File(f"{path}-wal")
+        self._log_check_at = 0.0
         connection.set_busy_timeout(LOCK_WAIT)
 
     def run(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
@@ -177,6 +180,7 @@ class Writer:
                 self._waiting.remove(request)
         if not request.leads:
             return
+        self._abandon()
         others = self._group[1:] if self._group and self._group[0] is request else []
         if others and not self._is_committed:
             self._fail(self._group, KeyboardInterrupt())
@@ -290,6 +294,7 @@ class Writer:
         except apsw.Error as error:
             self._fail(group, _forked_inside() if self._is_disowned else translate(error, self._path))
         except BaseException as error:
+            self._abandon()
             if self._is_committed:
                 first.error = error  # an interruption hits its own thread alone; the others were served
             else:
@@ -299,19 +304,18 @@ class Writer:
 
     def _dismiss(self, first: _Request, others: Sequence[_Request]) -> None:
         """Hand over and answer everybody, to the end: an interruption (Ctrl-C) must leave nobody waiting for ever."""
-        interruption: BaseException | None = None
-        while True:
-            try:
-                with contextlib.suppress(apsw.Error):
-                    self._end()  # done already, unless that was interrupted too
-                self._hand_over(first)
-                for request in others:
-                    request.answer()
-                break
-            except BaseException as error:
-                interruption = error
-        if interruption is not None:
-            raise interruption
+        try:
+            self._hand_over(first)
+            for request in others:
+                request.answer()
+        except BaseException:
+            self._dismiss(first, others)  # what was done already is not done again
+            raise
+
+    def _abandon(self) -> None:
+        """Leave no transaction and no turn behind; done already, unless that was interrupted."""
+        with contextlib.suppress(apsw.Error):
+            self._end()
 
     def _commit_group(self, group: list[_Request]) -> None:
         first = group[0]
@@ -386,8 +390,12 @@ class Writer:
         if scope is not None:
             scope.check()
         self._lock(deadline, scope)
-        for file in self._files:
-            file.check()
+        if self._file is not None and self._log is not None:
+            self._file.check()
+            now = time.monotonic()
+            if now >= self._log_check_at:  # seldom: who deletes the log alone has to know its name
+                self._log.check()
+                self._log_check_at = now + LOG_CHECK_SECONDS
 
     def _lock(self, deadline: float, scope: CancelScope | None) -> None:
         """Begin the transaction: only this keeps other writers out."""
