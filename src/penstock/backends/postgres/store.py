@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 _MOST_COLLISIONS: Final = 20
 _RESOLVE_SECONDS: Final = 10.0
+#: Milliseconds by which the server waits longer than the caller, who must find its own time over when the server gives up.
+_AFTER_THE_CALLER: Final = 20
 _HINT_SECONDS: Final = 1.0
 
 
@@ -172,7 +174,7 @@ class PostgresStore(Store):
         left = patience.scope.remaining() if patience.scope is not None else None
         if left is not None and left < self._timeout:
             # The server itself gives up waiting for locks when the caller's time is over.
-            begin = [*begin, f"SET LOCAL statement_timeout = {max(1, int(left * 1000))}"]
+            begin = [*begin, f"SET LOCAL statement_timeout = {int(left * 1000) + _AFTER_THE_CALLER}"]
         opening = Opening(
             self.context.start, self.context.floors, begin, self._own_now, may_prepare=self._may_prepare
         )
