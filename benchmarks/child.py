@@ -39,11 +39,11 @@ def million(backend: Backend, amount: str) -> dict[str, float]:
     number = int(amount)
     backend.enqueue_jobs([job_of(item) for item in make_items(5_000)])
     source = (job_of(item) for item, _ in zip(endless_items(), range(number), strict=False))
-    before = _memory("VmRSS")
+    before = memory("VmRSS")
     start = time.perf_counter()
     ids = backend.enqueue_jobs(source)
     seconds = time.perf_counter() - start
-    peak = _memory("VmHWM")
+    peak = memory("VmHWM")
     own = sys.getsizeof(ids) + sum(map(sys.getsizeof, ids))
     return {"rate": number / seconds, "growth": peak - before, "ids": own}
 
@@ -63,7 +63,7 @@ def receive(backend: Backend, amount: str) -> dict[str, float]:
     return received
 
 
-def _memory(field: str) -> int:
+def memory(field: str) -> int:
     """Return the resident memory (VmRSS) or its highest so far (VmHWM), in bytes.
 
     Not ru_maxrss: on Linux that begins with what the parent had.

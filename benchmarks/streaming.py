@@ -6,9 +6,9 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
+from benchmarks.child import memory
 from benchmarks.items import TYPE, job_of, make_items
 from benchmarks.processes import start_child
 from benchmarks.results import Goal, Result
@@ -167,10 +167,10 @@ def many_streams(target: Target, settings: Settings) -> Iterator[Result]:
         queue.stream_jobs(
             "warm", ["warm"]
         ).close()  # threads and connections are there before anything is counted
-        before = resident()
+        before = memory("VmRSS")
         streams = [queue.stream_jobs(f"worker-{index}", [f"tag-{index}"]) for index in range(number)]
         time.sleep(2.0)
-        each = (resident() - before) / number
+        each = (memory("VmRSS") - before) / number
         used, start = time.process_time(), time.perf_counter()
         time.sleep(IDLE_SECONDS)
         idle = (time.process_time() - used) / (time.perf_counter() - start)
@@ -205,12 +205,6 @@ def many_streams(target: Target, settings: Settings) -> Iterator[Result]:
         goal=Goal(20, at_most=True, of_ratio=False),
         note=f"submission included; median {statistics.median(waits):.2f} ms",
     )  # fmt: skip
-
-
-def resident() -> int:
-    """Return the memory this process has in use, in bytes."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +98,32 @@ def test_two_queues_on_one_file_share_the_work(url: str) -> None:
                     pass
                 seen += [job.id for job in next(stream)]
         assert sorted(seen) == sorted(f"job{number}" for number in range(10))
+
+
+def test_a_child_of_a_fork_leaves_its_parents_streams_alone(tmp_path: Path) -> None:
+    """F9: closing the queue in the child gives nothing of the parent's back."""
+    with penstock.connect(f"sqlite:///{tmp_path}/jobs.db") as queue:
+        queue.enqueue_jobs([Job(id=f"job-{number}", type="t") for number in range(4)])
+        taken = queue.stream_jobs("taken", max_assigned_jobs=2)
+        with cancel_scope(timeout=SOON):
+            jobs = next(taken)
+        untaken = queue.stream_jobs("untaken", max_assigned_jobs=2)
+        while untaken.free:
+            threading.Event().wait(0.01)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                untaken.close()
+                try:
+                    next(taken)
+                except penstock.QueueClosedError:
+                    queue.close()
+                    status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        assert queue.get_job_stats().running_jobs == 4
+        queue.complete_jobs({job.id: None for job in jobs}, attempts={job.id: job.attempt for job in jobs})
+        with cancel_scope(timeout=SOON):
+            assert len(next(untaken)) == 2

@@ -13,7 +13,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 # Sleeping makes a suite slow and still flaky: move the clock, or wait for a named signal.
 # The few that are left wait for another process in a loop; a test that needs one more says why and raises this.
-MOST_SLEEPS_IN_TESTS = 30
+MOST_SLEEPS_IN_TESTS = 20
 
 
 def tracked_files() -> list[Path]:

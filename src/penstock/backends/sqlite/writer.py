@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -33,6 +32,7 @@ from penstock.backends.base import Change
 from penstock.backends.sqlite.connection import fetch
 from penstock.backends.sqlite.counters import fold_counters
 from penstock.backends.sqlite.faults import translate
+from penstock.backends.sqlite.files import StoreFiles
 from penstock.backends.sqlite.transaction import SqliteTransaction, SubmissionCache
 from penstock.backends.sqlite.turns import Turns
 from penstock.errors import BackendError, OperationCancelledError, PenstockError
@@ -48,7 +48,6 @@ LARGEST_GROUP: Final = 512
 FOLD_AT: Final = 2_000
 # SQLite waits for its lock in pieces of this many milliseconds, so that a cancelled call is noticed in between.
 LOCK_WAIT: Final = 50
-LOG_CHECK_SECONDS: Final = 0.01
 
 
 class WriterRetiredError(Exception):
@@ -133,9 +132,7 @@ class Writer:
         self.on_commit: Callable[[Sequence[Change]], None] | None = None
         self.before_commit: BeforeCommit | None = None
         self.nudge: Callable[[], None] | None = None
-        self._file = None if path == ":memory:" else _File(path)
-        self._log = None if path == ":memory:" else _File(f"{path}-wal")
-        self._log_check_at = 0.0
+        self._files = None if path == ":memory:" else StoreFiles(path)
         connection.set_busy_timeout(LOCK_WAIT)
 
     def run(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
@@ -390,12 +387,8 @@ class Writer:
         if scope is not None:
             scope.check()
         self._lock(deadline, scope)
-        if self._file is not None and self._log is not None:
-            self._file.check()
-            now = time.monotonic()
-            if now >= self._log_check_at:  # seldom: who deletes the log alone has to know its name
-                self._log.check()
-                self._log_check_at = now + LOG_CHECK_SECONDS
+        if self._files is not None:
+            self._files.check()
 
     def _lock(self, deadline: float, scope: CancelScope | None) -> None:
         """Begin the transaction: only this keeps other writers out."""
@@ -528,33 +521,6 @@ class Writer:
             request.leads = False  # last: until here, an interruption makes it be done again
 
 
-class _File:
-    """A file of the store, to notice when it is no longer the one that is open: what is written then is lost."""
-
-    __slots__ = ("_identity", "_path")
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._identity: tuple[int, int] | None = None  # not known before the first look
-
-    def check(self) -> None:
-        try:
-            about = os.stat(self._path)  # noqa: PTH116  # on every commit: half the time of Path.stat
-        except OSError as error:
-            raise self._lost() from error
-        identity = (about.st_dev, about.st_ino)
-        if identity != self._identity:
-            if self._identity is not None:
-                raise self._lost()
-            self._identity = identity
-
-    def _lost(self) -> BackendError:
-        return BackendError(
-            f"{self._path} was deleted or replaced while the store was open; nothing is written any more: "
-            "put it back, or open the store anew"
-        )
-
-
 def leak(connection: apsw.Connection) -> None:
     """Keep a connection from ever being closed, not even when the interpreter ends."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
@@ -578,7 +544,7 @@ def _forked_inside() -> BackendError:
 def _inside(what: str) -> BackendError:
     return BackendError(
         f"a store cannot be {what} from within its own transaction, "
-        "for example by an iterator passed to enqueue_jobs"
+        "for example by a listener or an iterator passed to enqueue_jobs"
     )
 
 
