@@ -699,6 +699,18 @@ class EngineBackend(Backend):
         checkpoint()
         return self._store.read_journal(after, limit)
 
+    def store_id(self) -> str:
+        checkpoint()
+        return self._store.store_id()
+
+    def journal_span(self) -> tuple[int, int]:
+        checkpoint()
+        return self._store.journal_span()
+
+    def jobs_span(self) -> tuple[int, int]:
+        checkpoint()
+        return self._store.jobs_span()
+
     # -- upkeep -------------------------------------------------------------------------------------------------
 
     def maintain(self) -> Maintenance:

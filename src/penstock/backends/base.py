@@ -453,6 +453,21 @@ class Backend(ABC):
         before the call is there.
         """
 
+    @abstractmethod
+    def store_id(self) -> str:
+        """Return what tells this store from every other one: random, made with the store, and of no secret."""
+
+    @abstractmethod
+    def journal_span(self) -> tuple[int, int]:
+        """Return the first and the last `seq` of the journal, (1, 0) if it is empty.
+
+        What was committed before the call lies at or below the last one.
+        """
+
+    @abstractmethod
+    def jobs_span(self) -> tuple[int, int]:
+        """Return the first and the last insertion number of the jobs stored, (1, 0) if there are none."""
+
     # -- upkeep -------------------------------------------------------------------------------------------------
 
     @abstractmethod

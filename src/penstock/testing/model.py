@@ -107,6 +107,7 @@ class ModelBackend(Backend):
         self._iterating: set[int] = set()
         self._is_closed = False
         self._inserted = 0
+        self._store_id = uuid.uuid4().hex
         self._ended: list[str] = []
         self._takeable: set[str] = set()
         self._listeners: list[Callable[[Sequence[Change]], None]] = []
@@ -1117,6 +1118,20 @@ class ModelBackend(Backend):
         self._check_usable()
         with self._lock:
             return self._journal[after : after + limit]
+
+    def store_id(self) -> str:
+        self._check_usable()
+        return self._store_id
+
+    def journal_span(self) -> tuple[int, int]:
+        self._check_usable()
+        return 1, len(self._journal)
+
+    def jobs_span(self) -> tuple[int, int]:
+        self._check_usable()
+        with self._lock:
+            numbers = [row.number for row in self._rows.values()]
+        return min(numbers, default=1), max(numbers, default=0)
 
     # -- upkeep -------------------------------------------------------------------------------------------------
 

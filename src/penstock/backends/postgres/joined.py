@@ -192,6 +192,9 @@ class JoinedStore(Store):
     list_jobs = _refuse("list_jobs")
     stats = _refuse("get_job_stats")
     read_journal = _refuse("read_journal")
+    store_id = _refuse("store_id")
+    journal_span = _refuse("journal_span")
+    jobs_span = _refuse("jobs_span")
     is_blocked = _refuse("is_blocked")
 
 

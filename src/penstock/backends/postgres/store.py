@@ -48,6 +48,8 @@ _RESOLVE_SECONDS: Final = 10.0
 #: Milliseconds by which the server waits longer than the caller, who must find its own time over when the server gives up.
 _AFTER_THE_CALLER: Final = 20
 _HINT_SECONDS: Final = 1.0
+#: Behind every `seq` there will ever be.
+LAST_POSSIBLE: Final = 2**62
 
 
 class _RunAgainError(Exception):
@@ -380,6 +382,22 @@ class PostgresStore(Store):
 
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
         return self.run(lambda connection: self.context.journal.read(connection, after, limit))
+
+    def store_id(self) -> str:
+        query = self.context.sql.text("SELECT store_id FROM {schema}.control")
+        return str(self.run(lambda connection: _value(connection, query)))
+
+    def journal_span(self) -> tuple[int, int]:
+        self.read_journal(LAST_POSSIBLE, 1)  # whoever looks beyond the end has everything numbered first
+        return self._span("journal")
+
+    def jobs_span(self) -> tuple[int, int]:
+        return self._span("job")
+
+    def _span(self, table: str) -> tuple[int, int]:
+        query = self.context.sql.text("SELECT min(seq), max(seq) FROM {schema}." + table)
+        first, last = self.run(lambda connection: connection.execute(query).fetchone()) or (None, None)
+        return (1, 0) if first is None or last is None else (first, last)
 
     def states(self, ids: Sequence[str]) -> dict[str, tuple[str, int, str]]:
         query = self.context.sql.text(

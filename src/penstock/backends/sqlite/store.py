@@ -164,6 +164,22 @@ class SqliteStore(Store):
         with damage_named():
             return [journal_entry(values) for values in found]
 
+    def store_id(self) -> str:
+        query = "SELECT value FROM setting WHERE name = 'store_id'"
+        return str(self._read(lambda cursor: fetch(cursor, query))[0][0])
+
+    def journal_span(self) -> tuple[int, int]:
+        return self._span("journal")
+
+    def jobs_span(self) -> tuple[int, int]:
+        return self._span("job")
+
+    def _span(self, table: str) -> tuple[int, int]:
+        # Two look-ups: one min and max together would walk through the whole table.
+        query = f"SELECT (SELECT min(seq) FROM {table}), (SELECT max(seq) FROM {table})"
+        first, last = self._read(lambda cursor: fetch(cursor, query))[0]
+        return (1, 0) if first is None else (first, last)
+
     poll_seconds = 0.01
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:

@@ -316,6 +316,27 @@ class JournalReading(Suite):
             for reader in (backend, second_backend):
                 assert [row.job_id for row in reader.read_journal(after=number)] == [f"job-{number}"]
 
+    def test_the_span_reaches_to_ones_own_commit(self, backend: Backend, second_backend: Backend) -> None:
+        assert backend.journal_span() == (1, 0)
+        for number, writer in enumerate([backend, second_backend] * 2, start=1):
+            put(writer, f"job-{number}")
+            assert {reader.journal_span() for reader in (backend, second_backend)} == {(1, number)}
+
+    def test_the_span_of_the_jobs_covers_those_stored(self, backend: Backend) -> None:
+        assert backend.jobs_span() == (1, 0)
+        put(backend, "a", "b", "c")
+        first, last = backend.jobs_span()
+        assert last - first >= 2
+        for name in ("a", "b"):
+            claim(backend, name)
+            backend.complete_job(name)
+        backend.delete_jobs(job_ids=["a", "b"])
+        assert backend.jobs_span() == (last, last)
+
+    def test_a_store_keeps_its_id(self, backend: Backend, second_backend: Backend) -> None:
+        assert backend.store_id() == second_backend.store_id() == backend.store_id()
+        assert len(backend.store_id()) == 32
+
     def test_the_rows_of_removed_jobs_stay(self, backend: Backend) -> None:
         drive(backend, _S.COMPLETED)
         backend.delete_jobs(job_ids=["job"])
