@@ -14,7 +14,7 @@ from penstock.backends.base import Backend, ClaimRequest, Failure
 from penstock.errors import PenstockError, ReportErrors, StaleAttemptError
 from penstock.job import Job, JobStatus, JournalEntry
 from penstock.lifecycle import Verb, allows
-from penstock.testing import ManualClock, ModelBackend, check_invariants
+from penstock.testing import ManualClock, ModelBackend, check_invariants, check_store
 
 MAX_JOBS = 14
 
@@ -88,11 +88,17 @@ class StoreMachine(RuleBasedStateMachine):
         self.rows: list[JournalEntry] = []
         self.owners: list[tuple[str, str]] = []
         self.created = 0
+        self.archived = 0
 
     def teardown(self) -> None:
         self.store.close()
 
     # -- picking --------------------------------------------------------------------------------------------
+
+    @property
+    def last_seq(self) -> int:
+        """The last number read: rows of one commit may be numbered in another order, those of two may not."""
+        return self.rows[-1].seq if self.rows else 0
 
     @property
     def jobs(self) -> dict[str, Job]:
@@ -378,6 +384,36 @@ class StoreMachine(RuleBasedStateMachine):
     def clean_up(self, ttl: timedelta) -> None:
         self.both(lambda backend: backend.cleanup_expired_jobs(ttl))
 
+    # -- who reads the journal ------------------------------------------------------------------------------
+
+    @rule(name=some.consumers)
+    def register_consumer(self, name: str) -> None:
+        seq = self.last_seq
+        self.both(lambda backend: backend.register_consumer(name, seq=seq))
+
+    @rule(name=some.consumers, holder=some.workers, lease=st.sampled_from([0, 5, 60]))
+    def hold_consumer(self, name: str, holder: str, lease: float) -> None:
+        self.both(lambda backend: backend.hold_consumer(name, holder, lease))
+
+    @rule(name=some.consumers, holder=some.sometimes(some.workers))
+    def advance_consumer(self, name: str, holder: str | None) -> None:
+        seq = self.last_seq
+        self.both(lambda backend: backend.advance_consumer(name, seq, holder=holder))
+
+    @rule(name=some.consumers)
+    def forget_consumer(self, name: str) -> None:
+        self.both(lambda backend: backend.forget_consumer(name))
+
+    @precondition(lambda self: len(self.jobs) < MAX_JOBS)
+    @rule(age=st.sampled_from([0, 10, 3600]))
+    def archive(self, age: float) -> None:
+        """The newest row stays: let both have the same one, and let every consumer stand where both agree."""
+        newest = Job(id=self.next_id(), type="mail")
+        if self.both(lambda backend: backend.enqueue_job(newest)) == newest.id:
+            self.journals_are_the_same_and_sound()
+            removed = self.both(lambda backend: msgspec.structs.replace(backend.archive_journal(age), upto=0))
+            self.archived += removed.rows
+
     @precondition(lambda self: self.can_reopen)
     @rule()
     def crash(self) -> None:
@@ -402,7 +438,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def journals_are_the_same_and_sound(self) -> None:
-        start = len(self.rows)
+        start = self.last_seq
         theirs = self.store.read_journal(after=start)
         ours = self.model.read_journal(after=start)
         self.rows += theirs
@@ -419,6 +455,19 @@ class StoreMachine(RuleBasedStateMachine):
                 assert_same(their, our, f"row {our.n} of {job_id} ({our.verb})")
         violations = check_invariants(self.rows, jobs=self.store.list_jobs(limit=1000))
         assert not violations, "\n".join(map(str, violations))
+
+    @invariant()
+    def what_is_left_of_the_journals_is_the_same(self) -> None:
+        assert_equal(self.store.list_consumers(), self.model.list_consumers())
+        assert_equal(self.store.get_archive().rows, self.archived)
+        if self.archived:
+            left = [
+                sorted((row.job_id, row.n) for row in backend.read_journal(limit=100_000))
+                for backend in (self.store, self.model)
+            ]
+            assert_equal(*left)
+            violations = check_store(self.store)
+            assert not violations, "\n".join(map(str, violations))
 
 
 def outcome(call: Callable[[Backend], Any], backend: Backend) -> Any:

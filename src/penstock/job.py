@@ -18,6 +18,8 @@ __all__ = [
     "JobState",
     "JobStats",
     "JobStatus",
+    "JournalArchive",
+    "JournalConsumer",
     "JournalEntry",
     "Key",
     "Maintenance",
@@ -322,6 +324,30 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: str | None = None
     ready_at: datetime | None = None
     started_at: datetime | None = None
+
+
+class JournalConsumer(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who reads the journal to its end and must not miss a row: everything up to `seq` is consumed.
+
+    `holder` works on it until `held_until`, unless it says so again before; both are None while nobody does.
+    """
+
+    name: str
+    seq: int
+    updated_at: datetime
+    holder: str | None = None
+    held_until: datetime | None = None
+
+
+class JournalArchive(msgspec.Struct, frozen=True, kw_only=True):
+    """What was removed from a journal: so many rows, among them the first rows of so many histories.
+
+    `upto` is the highest `seq` removed. The numbers stay unused: `seq` has gaps there, in all as many as `rows`.
+    """
+
+    histories: int = 0
+    rows: int = 0
+    upto: int = 0
 
 
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True):

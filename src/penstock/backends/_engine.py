@@ -20,6 +20,7 @@ import msgspec
 
 from penstock.backends import _arguments as arguments
 from penstock.backends import _decisions as decisions
+from penstock.backends._consumers import ConsumerVerbs
 from penstock.backends._liveness import gone_owners, is_this_process, this_process
 from penstock.backends._options import StoreOptions
 from penstock.backends._rows import STATUSES, Row, damage_named, encode_strings, job_of, micros_of, moment_at
@@ -29,7 +30,6 @@ from penstock.backends._store import SPAWNED, Blobs, Claim, Reach, Store, Transa
 from penstock.backends._submission import PlainSubmission, Submission
 from penstock.backends.base import (
     UNSET,
-    Backend,
     Change,
     ClaimRequest,
     Failure,
@@ -79,7 +79,7 @@ ONE_BEAT: Final = 5.0
 MAY_REPORT: Final = IN_FLIGHT | {JobStatus.UNKNOWN_RETRY, JobStatus.UNKNOWN_STOPPED}
 
 
-class EngineBackend(Backend):
+class EngineBackend(ConsumerVerbs):
     """The contract over a `Store`."""
 
     def __init__(self, store: Store, options: StoreOptions, *, has_own_clock: bool) -> None:

@@ -29,10 +29,10 @@ from penstock.backends._rows import (
     row_of,
 )
 from penstock.backends.base import Change
-from penstock.job import Job, JobStats, JobStatus, JournalEntry
+from penstock.job import Job, JobStats, JobStatus, JournalArchive, JournalEntry
 from penstock.lifecycle import Verb
 
-__all__ = ["Blobs", "Claim", "Edge", "Owner", "Reach", "Store", "Transaction"]
+__all__ = ["Archived", "Blobs", "Claim", "Consumer", "Edge", "Owner", "Reach", "Store", "Transaction"]
 
 T = TypeVar("T")
 
@@ -73,6 +73,26 @@ class Owner(NamedTuple):
     pid: int
     started: str
     beat_at: int
+
+
+class Consumer(NamedTuple):
+    """A registered reader of the journal."""
+
+    name: str
+    seq: int
+    holder: str | None
+    held_until: int | None
+    updated_at: int
+
+
+class Archived(NamedTuple):
+    """What one portion of archiving did: looked at rows up to `reached`, the oldest of them written at `oldest_at`."""
+
+    histories: int
+    rows: int
+    upto: int
+    reached: int
+    oldest_at: int
 
 
 class Claim(NamedTuple):
@@ -307,6 +327,35 @@ class Transaction(ABC):
     @abstractmethod
     def drop_owners(self, owners: Collection[str]) -> None: ...
 
+    # -- consumers of the journal -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def consumer(self, name: str) -> Consumer | None:
+        """Lock and return a consumer."""
+
+    @abstractmethod
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Insert a consumer unless there is one of its name."""
+
+    @abstractmethod
+    def save_consumer(self, consumer: Consumer) -> None:
+        """Write an existing consumer."""
+
+    @abstractmethod
+    def drop_consumer(self, name: str) -> bool: ...
+
+    @abstractmethod
+    def last_seq(self) -> int:
+        """Return the number of the journal's newest row; 0 if it is empty."""
+
+    @abstractmethod
+    def archive(self, after: int, before: int, limit: int) -> Archived | None:
+        """Look at up to `limit` journal rows above `after` and remove the histories that end there and may go.
+
+        May go: all that `Backend.archive_journal` says, with `before` as the latest time of a last row; and only what
+        the counters already have. None if there is nothing left to look at.
+        """
+
     # -- upkeep -------------------------------------------------------------------------------------------------
 
     def take_upkeep(self, interval: int) -> bool:  # noqa: ARG002  # a store's
@@ -362,6 +411,14 @@ class Store(ABC):
 
     @abstractmethod
     def jobs_span(self) -> tuple[int, int]: ...
+
+    @abstractmethod
+    def consumers(self) -> list[Consumer]:
+        """Return all consumers, by name."""
+
+    @abstractmethod
+    def archived(self) -> JournalArchive:
+        """Return what was ever removed from the journal."""
 
     @abstractmethod
     def is_blocked(self) -> bool: ...

@@ -16,6 +16,7 @@ from penstock.job import Job, JobStatus, Key, Priority, distinct
 from penstock.policy import FailureCategory, RetryPolicy, Timeouts, duration
 
 MAX_ID = 512
+MAX_NAME = 256
 MAX_TYPE = 256
 MAX_TAG = 256
 MAX_TAGS = 100
@@ -308,6 +309,10 @@ def ttl(value: object) -> timedelta:
     if not isinstance(value, timedelta):
         raise bad("ttl", "a timedelta", value)
     return duration(value, "ttl", positive=True)
+
+
+def span(field: str, value: object) -> timedelta:
+    return duration(value, field)
 
 
 def changes(

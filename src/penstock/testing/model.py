@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -35,6 +36,8 @@ from penstock.job import (
     Job,
     JobStats,
     JobStatus,
+    JournalArchive,
+    JournalConsumer,
     JournalEntry,
     Key,
     Maintenance,
@@ -102,6 +105,8 @@ class ModelBackend(Backend):
         self._lock = threading.RLock()
         self._rows: dict[str, _Row] = {}
         self._journal: list[JournalEntry] = []
+        self._consumers: dict[str, JournalConsumer] = {}
+        self._archive = JournalArchive()
         self._owners: dict[str, datetime] = {}
         self._is_blocked = False
         self._iterating: set[int] = set()
@@ -211,7 +216,7 @@ class ModelBackend(Backend):
         is_first = source is None
         self._journal.append(
             JournalEntry(
-                seq=len(self._journal) + 1,
+                seq=self._last_seq() + 1,
                 recorded_at=now,
                 job_id=job.id,
                 n=row.n,
@@ -1117,7 +1122,106 @@ class ModelBackend(Backend):
         check.whole("limit", limit, 1, 2**31)
         self._check_usable()
         with self._lock:
-            return self._journal[after : after + limit]
+            start = bisect_right(self._journal, after, key=lambda row: row.seq)
+            return self._journal[start : start + limit]
+
+    def _last_seq(self) -> int:
+        return self._journal[-1].seq if self._journal else 0
+
+    # -- consumers of the journal -------------------------------------------------------------------------------
+
+    def register_consumer(self, name: str, *, seq: int = 0) -> JournalConsumer:
+        check.text("name", name, check.MAX_NAME)
+        check.whole("seq", seq, 0, 2**62)
+        with self._transaction() as now:
+            if name not in self._consumers:
+                self._check_reached(seq)
+                self._consumers[name] = JournalConsumer(name=name, seq=seq, updated_at=now)
+            return self._consumers[name]
+
+    def hold_consumer(self, name: str, holder: str, lease: timedelta | float) -> JournalConsumer | None:
+        check.text("name", name, check.MAX_NAME)
+        check.text("holder", holder, check.MAX_ID)
+        span = check.span("lease", lease)
+        with self._transaction() as now:
+            found = self._consumer(name)
+            if found.holder not in (None, holder) and found.held_until is not None and found.held_until > now:
+                return None
+            if span:
+                changes: dict[str, Any] = {"holder": holder, "held_until": now + span, "updated_at": now}
+            elif found.holder == holder:
+                changes = {"holder": None, "held_until": None, "updated_at": now}
+            else:
+                changes = {}
+            self._consumers[name] = msgspec.structs.replace(found, **changes)
+            return self._consumers[name]
+
+    def advance_consumer(self, name: str, seq: int, *, holder: str | None = None) -> bool:
+        check.text("name", name, check.MAX_NAME)
+        check.whole("seq", seq, 0, 2**62)
+        if holder is not None:
+            check.text("holder", holder, check.MAX_ID)
+        with self._transaction() as now:
+            found = self._consumer(name)
+            is_free = found.held_until is None or found.held_until <= now
+            if found.holder != holder and not (holder is None and is_free):
+                return False
+            if seq > found.seq:
+                self._check_reached(seq)
+                self._consumers[name] = msgspec.structs.replace(found, seq=seq, updated_at=now)
+            return True
+
+    def list_consumers(self) -> list[JournalConsumer]:
+        self._check_usable()
+        with self._lock:
+            return [self._consumers[name] for name in sorted(self._consumers)]
+
+    def forget_consumer(self, name: str) -> bool:
+        check.text("name", name, check.MAX_NAME)
+        with self._transaction():
+            return self._consumers.pop(name, None) is not None
+
+    def archive_journal(self, older_than: timedelta | float) -> JournalArchive:
+        age = check.span("older_than", older_than)
+        with self._transaction() as now:
+            floor = min([self._last_seq() - 1, *(each.seq for each in self._consumers.values())])
+            pieces: dict[tuple[str, int], list[JournalEntry]] = {}
+            begun: dict[str, int] = {}
+            for row in self._journal:  # an id that is used again begins another history
+                begun.setdefault(row.job_id, row.seq)
+                pieces.setdefault((row.job_id, begun[row.job_id]), []).append(row)
+                if row.verb in (Verb.DELETE, Verb.CLEANUP):
+                    del begun[row.job_id]
+            gone = [
+                row
+                for rows in pieces.values()
+                if rows[-1].status.is_final and rows[-1].recorded_at + age <= now and rows[-1].seq <= floor
+                for row in rows
+            ]
+            removed = {row.seq for row in gone}
+            self._journal = [row for row in self._journal if row.seq not in removed]
+            done = JournalArchive(
+                histories=sum(row.n == 1 for row in gone), rows=len(gone), upto=max(removed, default=0)
+            )
+            self._archive = JournalArchive(
+                histories=self._archive.histories + done.histories,
+                rows=self._archive.rows + done.rows,
+                upto=max(self._archive.upto, done.upto),
+            )
+            return done
+
+    def get_archive(self) -> JournalArchive:
+        self._check_usable()
+        return self._archive
+
+    def _consumer(self, name: str) -> JournalConsumer:
+        if name not in self._consumers:
+            raise check.bad("name", "that of a registered consumer", name)
+        return self._consumers[name]
+
+    def _check_reached(self, seq: int) -> None:
+        if seq > self._last_seq():
+            raise check.bad("seq", f"at most {self._last_seq()}, the newest row of the journal", seq)
 
     def store_id(self) -> str:
         self._check_usable()
@@ -1125,7 +1229,8 @@ class ModelBackend(Backend):
 
     def journal_span(self) -> tuple[int, int]:
         self._check_usable()
-        return 1, len(self._journal)
+        with self._lock:
+            return (self._journal[0].seq, self._last_seq()) if self._journal else (1, 0)
 
     def jobs_span(self) -> tuple[int, int]:
         self._check_usable()

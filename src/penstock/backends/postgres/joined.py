@@ -195,6 +195,8 @@ class JoinedStore(Store):
     store_id = _refuse("store_id")
     journal_span = _refuse("journal_span")
     jobs_span = _refuse("jobs_span")
+    consumers = _refuse("list_consumers")
+    archived = _refuse("get_archive")
     is_blocked = _refuse("is_blocked")
 
 

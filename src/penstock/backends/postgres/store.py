@@ -20,9 +20,9 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from penstock.backends._rows import Row
-from penstock.backends._store import Blobs, Store, Transaction, plain_change
+from penstock.backends._store import Blobs, Consumer, Store, Transaction, plain_change
 from penstock.backends.base import Change
-from penstock.backends.postgres import fast, faults, plain, reading
+from penstock.backends.postgres import consumers, fast, faults, plain, reading
 from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Patience, Pool, server_limits
 from penstock.backends.postgres.context import Context
 from penstock.backends.postgres.gather import Gatherer
@@ -36,7 +36,7 @@ from penstock.backends.postgres.statements import NOW
 from penstock.backends.postgres.transaction import PostgresTransaction
 from penstock.clock import Clock, to_micros
 from penstock.errors import BackendError, OperationCancelledError, QueueClosedError
-from penstock.job import Job, JobStats, JournalEntry
+from penstock.job import Job, JobStats, JournalArchive, JournalEntry
 from penstock.scope import checkpoint
 
 __all__ = ["PostgresStore"]
@@ -398,6 +398,12 @@ class PostgresStore(Store):
         query = self.context.sql.text("SELECT min(seq), max(seq) FROM {schema}." + table)
         first, last = self.run(lambda connection: connection.execute(query).fetchone()) or (None, None)
         return (1, 0) if first is None or last is None else (first, last)
+
+    def consumers(self) -> list[Consumer]:
+        return self.run(lambda connection: consumers.consumers(connection, self.context.sql))
+
+    def archived(self) -> JournalArchive:
+        return self.run(lambda connection: consumers.archived(connection, self.context.sql))
 
     def states(self, ids: Sequence[str]) -> dict[str, tuple[str, int, str]]:
         query = self.context.sql.text(

@@ -21,6 +21,7 @@ from penstock.backends._store import Blobs, DuplicateIdError, Reach, plain_chang
 from penstock.backends.base import Change
 from penstock.backends.postgres import bulk, fast
 from penstock.backends.postgres.claiming import ClaimingTransaction
+from penstock.backends.postgres.consumers import ConsumersTransaction
 from penstock.backends.postgres.fast import numbers, texts
 from penstock.backends.postgres.plain import plain_row
 from penstock.backends.postgres.turns import TurnsTransaction
@@ -33,7 +34,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _COPIED: Final = 20  # from so many rows on COPY is quicker than one statement with all values
 
 
-class PostgresTransaction(ClaimingTransaction, TurnsTransaction):
+class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransaction):
     """What one piece of work may do, inside a transaction that is already open."""
 
     # -- finding rows -------------------------------------------------------------------------------------------

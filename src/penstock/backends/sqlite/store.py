@@ -22,9 +22,10 @@ import apsw
 import msgspec
 
 from penstock.backends._rows import JOURNAL_COLUMNS, Row, damage_named, journal_entry
-from penstock.backends._store import BeforeCommit, Blobs, Store, Transaction
+from penstock.backends._store import BeforeCommit, Blobs, Consumer, Store, Transaction
 from penstock.backends.base import Change
 from penstock.backends.sqlite.connection import fetch, open_connection, prepare_file
+from penstock.backends.sqlite.consumers import archived, consumers
 from penstock.backends.sqlite.faults import translate
 from penstock.backends.sqlite.hints import HintReceiver, HintSender
 from penstock.backends.sqlite.migrate import migrate
@@ -40,7 +41,7 @@ from penstock.backends.sqlite.turns import Turns
 from penstock.backends.sqlite.writer import Writer, WriterRetiredError, leak
 from penstock.clock import Clock, to_micros
 from penstock.errors import BackendError, QueueClosedError
-from penstock.job import JobStats, JournalEntry
+from penstock.job import JobStats, JournalArchive, JournalEntry
 
 __all__ = ["SqliteStore"]
 
@@ -179,6 +180,12 @@ class SqliteStore(Store):
         query = f"SELECT (SELECT min(seq) FROM {table}), (SELECT max(seq) FROM {table})"
         first, last = self._read(lambda cursor: fetch(cursor, query))[0]
         return (1, 0) if first is None else (first, last)
+
+    def consumers(self) -> list[Consumer]:
+        return self._read(consumers)
+
+    def archived(self) -> JournalArchive:
+        return self._read(archived)
 
     poll_seconds = 0.01
 

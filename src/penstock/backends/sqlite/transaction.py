@@ -29,8 +29,10 @@ from penstock.backends._rows import (
     moment_at,
 )
 from penstock.backends._store import (
+    Archived,
     Blobs,
     Claim,
+    Consumer,
     DuplicateIdError,
     Edge,
     Owner,
@@ -43,6 +45,7 @@ from penstock.backends._store import (
 from penstock.backends.base import Change
 from penstock.backends.sqlite.claiming import TAKE, rarest_tag, selection
 from penstock.backends.sqlite.connection import fetch
+from penstock.backends.sqlite.consumers import archive
 from penstock.backends.sqlite.counters import fold_counters
 from penstock.job import Job, JobStatus
 from penstock.lifecycle import Verb
@@ -544,6 +547,29 @@ class SqliteTransaction(Transaction):
 
     def drop_owners(self, owners: Collection[str]) -> None:
         self.cursor.executemany("DELETE FROM owner WHERE id = ?", [(owner,) for owner in owners])
+
+    # -- consumers of the journal -------------------------------------------------------------------------------
+
+    def consumer(self, name: str) -> Consumer | None:
+        query = "SELECT name, seq, holder, held_until, updated_at FROM consumer WHERE name = ?"
+        found = fetch(self.cursor, query, (name,))
+        return Consumer(*found[0]) if found else None
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        self.cursor.execute("INSERT OR IGNORE INTO consumer VALUES (?, ?, ?, ?, ?)", consumer)
+
+    def save_consumer(self, consumer: Consumer) -> None:
+        self.cursor.execute("INSERT OR REPLACE INTO consumer VALUES (?, ?, ?, ?, ?)", consumer)
+
+    def drop_consumer(self, name: str) -> bool:
+        self.cursor.execute("DELETE FROM consumer WHERE name = ?", (name,))
+        return self.cursor.connection.changes() > 0
+
+    def last_seq(self) -> int:
+        return int(self._value("SELECT coalesce(max(seq), 0) FROM journal"))
+
+    def archive(self, after: int, before: int, limit: int) -> Archived | None:
+        return archive(self.cursor, after, before, limit)
 
     # -- upkeep -------------------------------------------------------------------------------------------------
 

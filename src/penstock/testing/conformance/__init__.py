@@ -30,6 +30,7 @@ from penstock.testing.conformance.changing import Notes, Redriving, Updating
 from penstock.testing.conformance.claiming import Claiming, Delays, Filters, Held, ManyClaims, ManyDue, Order
 from penstock.testing.conformance.closing import Closing, Reopening
 from penstock.testing.conformance.concurrency import Concurrency
+from penstock.testing.conformance.consumers import Archiving, Consumers
 from penstock.testing.conformance.dependencies import (
     After,
     AfterAny,
@@ -143,6 +144,8 @@ FAMILIES: tuple[type[Suite], ...] = (
     Redriving,
     Journal,
     JournalReading,
+    Consumers,
+    Archiving,
     Statistics,
     Reading,
     Listing,

@@ -12,10 +12,10 @@ import pytest
 
 from penstock.backends.base import Backend, ClaimRequest
 from penstock.clock import Clock
-from penstock.job import Job, JobStats, JobStatus, JournalEntry
+from penstock.job import Job, JobStats, JobStatus, JournalArchive, JournalConsumer, JournalEntry
 from penstock.policy import FailureCategory, RetryPolicy, Timeouts
 from penstock.testing.clock import ManualClock
-from penstock.testing.journal import check_invariants
+from penstock.testing.journal import check_store
 
 WORKER = "worker-1"
 OTHER_WORKER = "worker-2"
@@ -75,6 +75,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     journal: list[JournalEntry]
     stats: JobStats
     is_blocked: bool
+    consumers: list[JournalConsumer]
+    archive: JournalArchive
 
 
 def a_job(**fields: Any) -> Job:
@@ -183,7 +185,14 @@ def verbs_of(backend: Backend, job_id: str) -> list[str]:
 
 def snapshot(backend: Backend) -> Snapshot:
     """Return everything the store shows now."""
-    return Snapshot(all_jobs(backend), journal(backend), backend.get_job_stats(), backend.is_blocked())
+    return Snapshot(
+        all_jobs(backend),
+        journal(backend),
+        backend.get_job_stats(),
+        backend.is_blocked(),
+        backend.list_consumers(),
+        backend.get_archive(),
+    )
 
 
 @contextmanager
@@ -204,7 +213,7 @@ def refused(backend: Backend, error: type[BaseException]) -> Iterator[pytest.Exc
 
 def assert_sound(backend: Backend) -> None:
     """Assert that the journal is whole, legal, and explains the stored jobs."""
-    violations = check_invariants(journal(backend), jobs=all_jobs(backend))
+    violations = check_store(backend)
     assert not violations, "\n".join(map(str, violations))
 
 
@@ -257,6 +266,13 @@ OTHER_VERBS: dict[str, Call] = {
     "store_id": lambda backend, job_id: backend.store_id(),
     "journal_span": lambda backend, job_id: backend.journal_span(),
     "jobs_span": lambda backend, job_id: backend.jobs_span(),
+    "register_consumer": lambda backend, job_id: backend.register_consumer("reader"),
+    "hold_consumer": lambda backend, job_id: backend.hold_consumer("reader", "me", 10),
+    "advance_consumer": lambda backend, job_id: backend.advance_consumer("reader", 0),
+    "list_consumers": lambda backend, job_id: backend.list_consumers(),
+    "forget_consumer": lambda backend, job_id: backend.forget_consumer("reader"),
+    "archive_journal": lambda backend, job_id: backend.archive_journal(timedelta(days=1)),
+    "get_archive": lambda backend, job_id: backend.get_archive(),
     "maintain": lambda backend, job_id: backend.maintain(),
     "cleanup_expired_jobs": lambda backend, job_id: backend.cleanup_expired_jobs(timedelta(days=1)),
     "delete_jobs": lambda backend, job_id: backend.delete_jobs(tags=["finished"]),

@@ -42,6 +42,8 @@ class Scopes(Suite):
             backend.cancel_jobs(job_ids=["job"])
         if verb == "restart_job":
             backend.stop_job("job")
+        if verb.endswith("_consumer"):
+            backend.register_consumer("reader")
         with cancel_scope(timeout=60):
             VERBS[verb](backend, "job")
 

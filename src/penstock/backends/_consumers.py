@@ -1,0 +1,153 @@
+"""Who reads the journal, how far they have come, and what may therefore leave it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from penstock.backends import _arguments as arguments
+from penstock.backends._rows import micros_of, moment_at
+from penstock.backends._store import Consumer, Store, Transaction
+from penstock.backends.base import Backend
+from penstock.errors import InvalidArgumentError, shown
+from penstock.job import JournalArchive, JournalConsumer
+from penstock.policy import duration
+from penstock.scope import checkpoint
+
+__all__ = ["ConsumerVerbs"]
+
+T = TypeVar("T")
+
+MAX_NAME: Final = 256
+#: Journal rows that one transaction of archiving looks at: some ten milliseconds of a SQLite writer's time.
+ARCHIVE_PORTION: Final = 2_000
+
+
+class ConsumerVerbs(Backend):
+    """The verbs about consumers and the archive, over a `Store`."""
+
+    _store: Store
+
+    @abstractmethod
+    def _write(self, work: Callable[[Transaction], T]) -> T: ...
+
+    def register_consumer(self, name: str, *, seq: int = 0) -> JournalConsumer:
+        arguments.text("name", name, MAX_NAME)
+        _check_seq(seq)
+
+        def work(tx: Transaction) -> Consumer:
+            found = tx.consumer(name)
+            if found is None:
+                _check_reached(tx, seq)
+                tx.add_consumer(Consumer(name, seq, None, None, tx.now))
+                found = _known(tx, name)
+            return found
+
+        return _shown(self._write(work))
+
+    def hold_consumer(self, name: str, holder: str, lease: timedelta | float) -> JournalConsumer | None:
+        arguments.text("name", name, MAX_NAME)
+        arguments.text("holder", holder, arguments.MAX_ID)
+        span = micros_of(duration(lease, "lease"))
+
+        def work(tx: Transaction) -> Consumer | None:
+            found = _known(tx, name)
+            if found.holder not in {None, holder} and (found.held_until or 0) > tx.now:
+                return None
+            held = found._replace(holder=holder, held_until=tx.now + span, updated_at=tx.now)
+            if not span:
+                if found.holder != holder:
+                    return found
+                held = held._replace(holder=None, held_until=None)
+            tx.save_consumer(held)
+            return held
+
+        held = self._write(work)
+        return None if held is None else _shown(held)
+
+    def advance_consumer(self, name: str, seq: int, *, holder: str | None = None) -> bool:
+        arguments.text("name", name, MAX_NAME)
+        arguments.optional_text("holder", holder, arguments.MAX_ID)
+        _check_seq(seq)
+
+        def work(tx: Transaction) -> bool:
+            found = _known(tx, name)
+            if not _may_advance(found, holder, tx.now):
+                return False
+            if seq > found.seq:
+                _check_reached(tx, seq)
+                tx.save_consumer(found._replace(seq=seq, updated_at=tx.now))
+            return True
+
+        return self._write(work)
+
+    def list_consumers(self) -> list[JournalConsumer]:
+        checkpoint()
+        return [_shown(each) for each in self._store.consumers()]
+
+    def forget_consumer(self, name: str) -> bool:
+        arguments.text("name", name, MAX_NAME)
+        return self._write(lambda tx: tx.drop_consumer(name))
+
+    def archive_journal(self, older_than: timedelta | float) -> JournalArchive:
+        age = micros_of(duration(older_than, "older_than"))
+        self._write(lambda tx: tx.tidy())  # what is not counted yet stays; so count first
+        histories = rows = upto = reached = 0
+        while True:
+            start = reached
+            done, before = self._write(
+                lambda tx, start=start: (tx.archive(start, tx.now - age, ARCHIVE_PORTION), tx.now - age)  # type: ignore[misc]
+            )
+            if done is None:
+                break
+            histories, rows = histories + done.histories, rows + done.rows
+            upto, reached = max(upto, done.upto), done.reached
+            # Rows lie in the order of their times, or nearly: behind a portion that is all too young come more of them.
+            if done.oldest_at > before:
+                break
+        return JournalArchive(histories=histories, rows=rows, upto=upto)
+
+    def get_archive(self) -> JournalArchive:
+        checkpoint()
+        return self._store.archived()
+
+
+def _known(tx: Transaction, name: str) -> Consumer:
+    found = tx.consumer(name)
+    if found is None:
+        raise InvalidArgumentError(
+            f"no consumer of the journal is named {shown(name)}: register it first", field="name", value=name
+        )
+    return found
+
+
+def _may_advance(consumer: Consumer, holder: str | None, now: int) -> bool:
+    if holder is not None:
+        return consumer.holder == holder
+    return consumer.holder is None or (consumer.held_until or 0) <= now
+
+
+def _check_seq(seq: object) -> None:
+    if type(seq) is not int or seq < 0:
+        raise InvalidArgumentError(
+            f"seq must be a whole number of at least 0, got {shown(seq)}", field="seq", value=seq
+        )
+
+
+def _check_reached(tx: Transaction, seq: int) -> None:
+    if seq and seq > (last := tx.last_seq()):
+        raise InvalidArgumentError(
+            f"seq must be at most {last}, the newest row of the journal, got {seq}", field="seq", value=seq
+        )
+
+
+def _shown(consumer: Consumer) -> JournalConsumer:
+    return JournalConsumer(
+        name=consumer.name,
+        seq=consumer.seq,
+        updated_at=moment_at(consumer.updated_at),
+        holder=consumer.holder,
+        held_until=None if consumer.held_until is None else moment_at(consumer.held_until),
+    )
