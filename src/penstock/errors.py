@@ -13,6 +13,7 @@
     ├── QueueClosedError                    used after close
     ├── JobFailedError                      the job whose result was asked for did not succeed
     ├── OperationCancelledError             the ambient cancel scope is cancelled or expired
+    ├── ProcessControlError                 a job's process cannot be started or does not stop
     └── BackendError                        the store is unavailable; `.retryable` says whether to try again
 
 Each error has a stable `code` and carries its facts as attributes; the text is for people.
@@ -35,6 +36,7 @@ __all__ = [
     "OperationCancelledError",
     "PayloadTooLargeError",
     "PenstockError",
+    "ProcessControlError",
     "QueueBlockedError",
     "QueueClosedError",
     "QueueFullError",
@@ -258,6 +260,12 @@ class OperationCancelledError(PenstockError):
 
     def __init__(self, message: str = "the operation was cancelled", *, timed_out: bool = False) -> None:
         super().__init__(message, timed_out=timed_out)
+
+
+class ProcessControlError(PenstockError):
+    """The process of a job could not be started, reached or stopped as asked."""
+
+    code = "process_control"
 
 
 class BackendError(PenstockError):

@@ -17,6 +17,7 @@ from penstock.errors import (
     OperationCancelledError,
     PayloadTooLargeError,
     PenstockError,
+    ProcessControlError,
     QueueBlockedError,
     QueueClosedError,
     QueueFullError,
@@ -45,6 +46,7 @@ EXAMPLES = {
     QueueClosedError: QueueClosedError(),
     JobFailedError: JobFailedError("it failed", job=Job(id="cat", type="resize")),
     OperationCancelledError: OperationCancelledError("too late", timed_out=True),
+    ProcessControlError: ProcessControlError("it does not stop"),
     BackendError: BackendError("gone", retryable=True, outcome_unknown=True),
 }
 

@@ -1,0 +1,141 @@
+"""The job's end of its channel: what the code in a job's process uses to talk to its supervisor."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from types import FrameType
+
+from penstock._process.messages import Answer, Cancel, FrameReader, Message, Request, decode, encode_frame
+from penstock.errors import PenstockError
+
+__all__ = ["Channel", "Interrupted", "RequestRefusedError", "raise_when_terminated"]
+
+_PIECE = 65536
+
+
+class Interrupted(BaseException):
+    """SIGTERM reached the job's process, in its main thread."""
+
+
+class RequestRefusedError(PenstockError):
+    """The supervisor refused a request of the job."""
+
+    code = "request_refused"
+
+
+def raise_when_terminated() -> None:
+    """Let SIGTERM raise `Interrupted` once, so that `finally` blocks run; a second one ends the process."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise Interrupted
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+class Channel:
+    """Messages to and from the supervisor. Thread-safe; requests of several threads take turns."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._reader = FrameReader()
+        self._bodies: list[bytes] = []
+        self._sending = threading.Lock()
+        self._receiving = threading.Lock()
+        self._requests = 0
+        self._answer: Answer | None = None
+        self._is_broken = False
+        #: Why the job should end; None while it need not.
+        self.cancel_reason: str | None = None
+
+    def payload(self) -> bytes:
+        """Return what the job was started with. To be called once, first."""
+        while not self._bodies:
+            if not self._receive(None):
+                raise EOFError("the supervisor is gone")
+        return self._bodies.pop(0)
+
+    def send(self, message: Message) -> None:
+        """Say something; waits while the supervisor is busy.
+
+        Raises:
+            InvalidArgumentError: it is too large for a frame.
+            BrokenPipeError: the supervisor is gone.
+        """
+        data = memoryview(encode_frame(message))
+        with self._sending:
+            while data:
+                data = data[os.write(self.descriptor, data) :]
+
+    def request(self, verb: str, body: bytes = b"") -> bytes:
+        """Ask the supervisor something and wait for the answer.
+
+        Raises:
+            RequestRefusedError: it says no; the text is its reason.
+        """
+        with self._receiving:
+            self._requests += 1
+            self._answer = None
+            self.send(Request(self._requests, verb, body))
+            while True:
+                if self._take() is None and not self._receive(None):
+                    raise BrokenPipeError("the supervisor is gone")
+                answer = self._answer
+                if answer is not None and answer.number == self._requests:
+                    break
+        if answer.error:
+            raise RequestRefusedError(answer.error)
+        return answer.body
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the job should end."""
+        return self.wait_cancelled(0)
+
+    def wait_cancelled(self, timeout: float | None) -> bool:
+        """Wait until the job should end, at most `timeout` seconds; return whether it should."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self.cancel_reason is None:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            # Whoever waits for an answer reads the notice as well.
+            if not self._receiving.acquire(timeout=-1 if left is None else left):
+                break
+            try:
+                if (
+                    self._take() is None
+                    and not self._receive(left)
+                    and (timeout is not None or self._is_broken)
+                ):
+                    break
+            finally:
+                self._receiving.release()
+        return self.cancel_reason is not None
+
+    def _take(self) -> Message | None:
+        """Handle the next message that has arrived; None if there is none."""
+        if not self._bodies:
+            return None
+        message = decode(self._bodies.pop(0))
+        if isinstance(message, Cancel):
+            self.cancel_reason = message.reason
+        elif isinstance(message, Answer):
+            self._answer = message
+        return message
+
+    def _receive(self, timeout: float | None) -> bool:
+        """Read what arrives within `timeout` seconds; False if nothing did."""
+        if timeout is not None:
+            poll = select.poll()
+            poll.register(self.descriptor, select.POLLIN)
+            if not poll.poll(timeout * 1000):
+                return False
+        data = b"" if self._is_broken else os.read(self.descriptor, _PIECE)
+        if not data:
+            self._is_broken = True
+            return False
+        self._bodies += self._reader.feed(data)
+        return True

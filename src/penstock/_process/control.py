@@ -1,0 +1,113 @@
+"""What a supervisor and its warden say to each other: one message a packet, descriptors beside it."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from penstock._process.limits import Grace, Limits
+
+__all__ = [
+    "MAX_PACKET",
+    "MOST_A_PACKET",
+    "Broken",
+    "Close",
+    "End",
+    "Ended",
+    "FromWarden",
+    "Launch",
+    "NotStarted",
+    "Order",
+    "Overdue",
+    "Ready",
+    "Signal",
+    "Started",
+    "ToWarden",
+]
+
+MAX_PACKET: Final = 65536
+#: Jobs in one packet: the kernel passes at most 253 descriptors with one, and a job has two.
+MOST_A_PACKET: Final = 100
+
+
+class _Packet(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What goes over a control socket."""
+
+
+class Order(msgspec.Struct, frozen=True, array_like=True):
+    """One job to start."""
+
+    number: int
+    limits: Limits
+    grace: Grace
+
+
+class Launch(_Packet, frozen=True, tag=1):
+    """Start jobs; with the packet come channel and output of each, in order."""
+
+    orders: list[Order]
+
+
+class Signal(_Packet, frozen=True, tag=2):
+    """Send a signal to a job's process group."""
+
+    number: int
+    signal: int
+
+
+class End(_Packet, frozen=True, tag=3):
+    """End a job: SIGTERM after `grace.notice` seconds, SIGKILL after `grace.term` more. The notice was given."""
+
+    number: int
+    grace: Grace
+
+
+class Close(_Packet, frozen=True, tag=4):
+    """Kill all jobs and exit."""
+
+
+class Ready(_Packet, frozen=True, tag=5):
+    """The template has imported its setup."""
+
+    hazards: list[str]
+
+
+class Broken(_Packet, frozen=True, tag=6):
+    """The template cannot import its setup."""
+
+    text: str
+
+
+class Started(_Packet, frozen=True, tag=7):
+    """Jobs were started: number and pid of each."""
+
+    jobs: list[tuple[int, int]]
+
+
+class NotStarted(_Packet, frozen=True, tag=8):
+    """A job could not be started."""
+
+    number: int
+    text: str
+
+
+class Overdue(_Packet, frozen=True, tag=9):
+    """A job has used up its time and is being ended; somebody who has its channel should give it notice."""
+
+    number: int
+
+
+class Ended(_Packet, frozen=True, tag=10):
+    """A job's process was waited for, and nothing of it is left."""
+
+    number: int
+    status: int
+    reason: str
+    is_clean: bool
+    left: int
+    max_rss: int
+
+
+ToWarden: TypeAlias = Launch | Signal | End | Close
+FromWarden: TypeAlias = Ready | Broken | Started | NotStarted | Overdue | Ended

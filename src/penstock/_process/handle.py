@@ -1,0 +1,195 @@
+"""A job's process as its supervisor sees it, and the way to the warden that has it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from penstock._process.control import End, Signal, ToWarden
+from penstock._process.endings import Ending
+from penstock._process.limits import Grace, Limits
+from penstock._process.messages import Cancel, FrameReader, Message, encode_frame
+from penstock._process.output import Output
+
+__all__ = ["JobProcess", "WardenLink", "Watcher"]
+
+logger = logging.getLogger("penstock")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Watcher(Protocol):
+    """Hears from a job. Called on the supervisor's thread, so it must be quick and must not raise."""
+
+    def received(self, process: JobProcess, message: Message) -> None:
+        """Take a message of the job."""
+        ...
+
+    def ended(self, process: JobProcess, ending: Ending) -> None:
+        """Know that the process is gone, and all it started; nothing more comes from it."""
+        ...
+
+
+class JobProcess:
+    """A job's process, as its supervisor sees it. Thread-safe.
+
+    Attributes:
+        pid: the process's id; None until it is known, a moment after the launch.
+        output: what it wrote to stdout and stderr.
+        ending: how it ended; None while it runs.
+    """
+
+    def __init__(self, number: int, watcher: Watcher, limits: Limits, warden: WardenLink) -> None:
+        self.number = number
+        self.pid: int | None = None
+        self.output = Output(limits.output)
+        self.ending: Ending | None = None
+        self.watcher = watcher
+        self._warden = warden
+        self.channel_end = -1
+        self.output_end = -1
+        self.reader = FrameReader()
+        self.unsent: deque[memoryview] = deque()
+        self.lock = threading.Lock()
+        self._done: threading.Event | None = None
+
+    def __repr__(self) -> str:
+        state = self.ending.cause if self.ending else "running"
+        return f"<JobProcess {self.number} pid {self.pid}: {state}>"
+
+    def send(self, message: Message) -> None:
+        """Say something to the job; nothing if it is gone. Never waits."""
+        self.send_frame(encode_frame(message))
+
+    def end(self, grace: Grace | None = None, *, reason: str = "") -> None:
+        """End the process: notice (a `Cancel` with the reason), SIGTERM, SIGKILL, with the given grace between them."""
+        with contextlib.suppress(OSError):
+            self.send(Cancel(reason))
+        self._warden.tell(End(self.number, grace or Grace()))
+
+    def kill(self) -> None:
+        """Kill the process and all below it, now."""
+        self._warden.tell(End(self.number, Grace(notice=0, term=0)))
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the job's process group."""
+        self._warden.tell(Signal(self.number, number))
+
+    def suspend(self) -> None:
+        """Stop the processes of the job's group (SIGSTOP)."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        self.signal(signal.SIGCONT)
+
+    def wait(self, timeout: float | None = None) -> Ending | None:
+        """Wait for the end and return it; None if `timeout` seconds were not enough. The watcher knows it then."""
+        with self.lock:
+            if self.ending is None and self._done is None:
+                self._done = threading.Event()
+            done = self._done
+        if done is not None:
+            done.wait(timeout)
+        return self.ending
+
+    def send_frame(self, data: bytes) -> None:
+        """Send bytes that are a frame already."""
+        with self.lock:
+            if self.channel_end < 0:
+                return
+            rest = memoryview(data)
+            if not self.unsent:
+                rest = rest[_write(self.channel_end, rest) :]
+            if rest:
+                self.unsent.append(rest)
+                self._warden.want_write(self.channel_end)
+
+    def flush(self) -> bool:
+        """Send what could not be sent at once; whether all of it is sent now."""
+        with self.lock:
+            while self.unsent and self.channel_end >= 0:
+                rest = self.unsent[0]
+                rest = rest[_write(self.channel_end, rest) :]
+                if rest:
+                    self.unsent[0] = rest
+                    return False
+                self.unsent.popleft()
+            return True
+
+    def tell(self, message: Message) -> None:
+        """Tell the watcher what the job says."""
+        try:
+            self.watcher.received(self, message)
+        except Exception:  # the thread serves other jobs too
+            logger.exception("the watcher of a job's process failed")
+
+    def settle(self, ending: Ending) -> None:
+        """Tell the watcher, then whoever waits."""
+        try:
+            self.watcher.ended(self, ending)
+        except Exception:  # see above
+            logger.exception("the watcher of a job's process failed")
+        with self.lock:
+            self.ending = ending
+            done = self._done
+        if done is not None:
+            done.set()
+
+
+class WardenLink:
+    """A warden's process, and the jobs it has.
+
+    Args:
+        control: our end of its socket.
+        want_write: called with a channel that has no room now.
+        wait: waits for the warden's process, once its socket is closed.
+        mark: what stands in the environment of everything below it; empty if that is no mark.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        want_write: Callable[[int], None],
+        wait: Callable[[], None],
+        mark: str = "",
+    ) -> None:
+        self.want_write = want_write
+        self.control = control
+        self.wait = wait
+        self.mark = mark
+        self.jobs: dict[int, JobProcess] = {}
+        self.is_lost = False
+        self.sending = threading.Lock()
+
+    def tell(self, packet: ToWarden, descriptors: Sequence[int] = ()) -> bool:
+        """Send a packet; False if the warden is gone, which its end will tell."""
+        data = _encode(packet)
+        with self.sending:
+            if self.is_lost:
+                return False
+            try:
+                if descriptors:
+                    socket.send_fds(self.control, [data], descriptors)
+                else:
+                    self.control.send(data)
+            except OSError:
+                return False
+        return True
+
+
+def _write(descriptor: int, data: memoryview) -> int:
+    try:
+        return os.write(descriptor, data)
+    except BlockingIOError:
+        return 0
+    except OSError:
+        return len(data)  # the job is gone; its end is told another way

@@ -1,0 +1,76 @@
+"""The warden of one job that exists only in the memory of the process it is forked from."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import socket
+import stat
+import sys
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+from penstock._process.channel import Channel
+from penstock._process.control import Order
+from penstock._process.warden import Warden
+
+__all__ = ["keep"]
+
+
+def keep(
+    control: socket.socket,
+    parent: int,
+    order: Order,
+    channel: int,
+    output: int,
+    run: Callable[[Channel], object],
+    others: Iterable[int],
+) -> NoReturn:
+    """Be the keeper of one job, in a process just forked. `others` are descriptors of the supervisor's other jobs."""
+    try:
+        for descriptor in others:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        os.setsid()
+        _leave_connections({control.fileno(), channel, output})
+        sys.stdout = os.fdopen(
+            1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+        )
+        sys.stderr = os.fdopen(
+            2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+        )
+        faulthandler.enable(file=2)
+        warden = Warden(control, parent, run, is_for_one=True)
+        warden.launch([(order, channel, output)])
+        warden.serve()
+    finally:
+        os._exit(1)
+
+
+def _leave_connections(kept: set[int]) -> None:
+    """Let go of the parent's connections and listeners, so that nobody waits for them to close.
+
+    Files, pipes and pairs of sockets stay: the job may have been given them. The numbers stay taken, since the objects
+    that will close them are still in memory.
+    """
+    if not os.path.isdir("/proc/self/fd"):
+        return
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        with contextlib.suppress(OSError):
+            is_socket = descriptor not in kept and stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+            if is_socket and not _is_pair(descriptor):
+                os.dup2(nothing, descriptor, inheritable=False)
+    os.close(nothing)
+
+
+def _is_pair(descriptor: int) -> bool:
+    probe = socket.socket(fileno=os.dup(descriptor))
+    try:
+        return probe.family == socket.AF_UNIX and not probe.getsockname() and not probe.getpeername()
+    except OSError:
+        return False  # a listener, or not connected
+    finally:
+        probe.close()

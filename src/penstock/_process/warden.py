@@ -1,0 +1,448 @@
+"""The parent of jobs' processes: forks them, waits for them, ends them and all they leave behind.
+
+It has one thread and one loop; see the package's text for why each thing is done. It must not use logging or import
+anything late: a keeper is forked from a process whose other threads may hold any lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import mmap
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, NoReturn
+
+import msgspec
+
+from penstock._process import system
+from penstock._process.channel import Channel
+from penstock._process.control import (
+    MAX_PACKET,
+    MOST_A_PACKET,
+    Close,
+    End,
+    Ended,
+    FromWarden,
+    Launch,
+    NotStarted,
+    Order,
+    Overdue,
+    Signal,
+    Started,
+    ToWarden,
+)
+from penstock._process.limits import Grace, Limits
+
+__all__ = ["Warden"]
+
+SLOTS: Final = 4096
+LOOK_SECONDS: Final = 0.2  # between two looks at what limited jobs use
+SCAN_SECONDS: Final = (
+    1.0  # between two looks at their whole trees, if the machine's process count stands still
+)
+SWEEP_SECONDS: Final = (
+    5.0  # a process in the middle of a system call that cannot be interrupted outlives its kill
+)
+RETURNED: Final = 1
+ALONE: Final = 2
+
+_decoder: msgspec.msgpack.Decoder[ToWarden] = msgspec.msgpack.Decoder(ToWarden)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Job:
+    """A process that this warden has started."""
+
+    __slots__ = ("act", "act_at", "grace", "limits", "number", "pid", "reason", "slot")
+
+    def __init__(self, order: Order, pid: int, slot: int) -> None:
+        self.number, self.limits, self.grace = order.number, order.limits, order.grace
+        self.pid, self.slot = pid, slot
+        self.reason = ""
+        self.act: Callable[[_Job], None] | None = None
+        self.act_at = 0.0
+
+
+class Warden:
+    """Serves one supervisor until it says so, or is gone.
+
+    Args:
+        control: our end of the control socket (packets).
+        parent: the pid of the supervisor's process.
+        run: what a job's process does, given its channel.
+        is_for_one: whether to exit when the first job has ended.
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        parent: int,
+        run: Callable[[Channel], object],
+        *,
+        is_for_one: bool = False,
+    ) -> None:
+        self._pid = os.getpid()
+        self._parent = parent
+        self._run = run
+        self._control = control
+        self._control.setblocking(False)
+        self._is_for_one = is_for_one
+        self._outbox: deque[bytes] = deque()
+        self._jobs: dict[int, _Job] = {}
+        self._by_number: dict[int, _Job] = {}
+        # A job writes here that it has returned and has nobody below it; then there is nothing to sweep up.
+        self._notes = mmap.mmap(-1, SLOTS)
+        self._free = list(range(SLOTS))
+        self._looked_at = 0.0
+        self._scanned_at = 0.0
+        self._scanned_running = 0
+        system.become_subreaper()
+        self._wake, self._wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(
+                ignored, signal.SIG_IGN
+            )  # the supervisor decides about the end, and its end is seen
+        signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _nothing)
+        self._parents_end = system.close_on_parents_death(parent)
+        self._kept = self._children()
+        self._own_data = system.data_size()
+        self._own_memory = system.own_memory(self._pid)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    def serve(self) -> NoReturn:
+        """Do what is asked for until there is nobody to ask."""
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        if self._parents_end is not None:
+            poll.register(self._parents_end, select.POLLIN)
+        if os.getppid() != self._parent:
+            self._leave()
+        gc.collect()
+        gc.freeze()  # a collection in a job would touch, and so copy, all that is shared with it
+        while True:
+            poll.register(self._control, select.POLLIN | (select.POLLOUT if self._outbox else 0))
+            for descriptor, events in poll.poll(self._patience()):
+                if descriptor == self._control.fileno():
+                    if events & select.POLLOUT:
+                        self._flush()
+                    if events & ~select.POLLOUT:
+                        self._receive()
+                elif descriptor == self._wake:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self._wake, 4096)
+                else:
+                    self._leave()
+            self._act()
+            self._reap()
+            if self._is_for_one and not self._jobs and not self._outbox:
+                os._exit(0)
+
+    def _patience(self) -> float | None:
+        """Return how many milliseconds there is nothing to do by ourselves."""
+        moments = [job.act_at for job in self._jobs.values() if job.act is not None]
+        if any(job.limits.processes or job.limits.memory for job in self._jobs.values()):
+            moments.append(self._looked_at + LOOK_SECONDS)
+        if not moments:
+            return None
+        return max(0.0, min(moments) - time.monotonic()) * 1000 + 1
+
+    def _receive(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._control, MAX_PACKET, 2 * MOST_A_PACKET)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._leave()
+        if not data:
+            self._leave()
+        packet = _decoder.decode(data)
+        if isinstance(packet, Launch):
+            pairs = list(zip(descriptors[::2], descriptors[1::2], strict=True))
+            self.launch([(order, *pair) for order, pair in zip(packet.orders, pairs, strict=True)])
+        elif isinstance(packet, Signal):
+            job = self._by_number.get(packet.number)
+            if job is not None:
+                _signal_group(job.pid, packet.signal)
+        elif isinstance(packet, End):
+            job = self._by_number.get(packet.number)
+            if job is not None:
+                self._begin_end(job, "request", packet.grace)
+        elif isinstance(packet, Close):
+            self._leave()
+
+    def _tell(self, packet: FromWarden) -> None:
+        self._outbox.append(_encode(packet))
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._outbox:
+                self._control.send(self._outbox[0])
+                self._outbox.popleft()
+        except BlockingIOError:
+            return  # the supervisor is busy or frozen; jobs go on and are watched
+        except OSError:
+            self._leave()
+
+    # -- starting -----------------------------------------------------------------------------------------------
+
+    def launch(self, orders: list[tuple[Order, int, int]]) -> None:
+        """Start jobs, each with the descriptors of its channel and its output, which are closed here."""
+        started: list[tuple[int, int]] = []
+        for order, channel, output in orders:
+            slot = self._free.pop() if self._free else -1
+            try:
+                pid = os.fork()
+            except OSError as error:
+                self._free_slot(slot)
+                self._tell(NotStarted(order.number, f"fork failed: {error.strerror}"))
+                continue
+            finally_in_child = pid == 0
+            if finally_in_child:
+                self._be_job(order.limits, channel, output, slot)
+            os.close(channel)
+            os.close(output)
+            job = _Job(order, pid, slot)
+            self._jobs[pid] = self._by_number[order.number] = job
+            started.append((order.number, pid))
+            if order.limits.seconds is not None:
+                job.act, job.act_at = self._overdue, time.monotonic() + order.limits.seconds
+        if started:
+            self._tell(Started(started))
+
+    def _be_job(self, limits: Limits, channel: int, output: int, slot: int) -> NoReturn:
+        code = 1
+        try:
+            os.setsid()
+            system.die_with_parent(self._pid)
+            system.become_subreaper()
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            signal.set_wakeup_fd(-1)
+            for default in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+                signal.signal(default, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for descriptor in (output, self._wake, self._wake_end, self._parents_end):
+                if descriptor is not None:
+                    os.close(descriptor)
+            self._control.close()
+            self._limit(limits)
+            _reseed()
+            gc.enable()
+            self._run(Channel(channel))
+            note = RETURNED
+            sys.stdout.flush()
+            sys.stderr.flush()
+            if slot >= 0:
+                self._notes[slot] = note | (ALONE if _is_alone() else 0)
+            code = 0
+        except BaseException:
+            # The entry reports what jobs raise; what comes here is a fault of the entry, or memory is out.
+            with contextlib.suppress(BaseException):
+                traceback.print_exc()
+                sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+    def _limit(self, limits: Limits) -> None:
+        if limits.memory is not None:
+            _lower(resource.RLIMIT_DATA, self._own_data + limits.memory)
+        if limits.files is not None:
+            _lower(resource.RLIMIT_NOFILE, limits.files)
+
+    # -- watching -----------------------------------------------------------------------------------------------
+
+    def _act(self) -> None:
+        now = time.monotonic()
+        for job in list(self._jobs.values()):
+            if job.act is not None and job.act_at <= now:
+                job.act(job)
+        limited = [job for job in self._jobs.values() if job.limits.processes or job.limits.memory]
+        if limited and now >= self._looked_at + LOOK_SECONDS:
+            self._looked_at = now
+            self._look(limited, now)
+
+    def _look(self, limited: list[_Job], now: float) -> None:
+        """End the jobs that use too much. Their trees are looked at when the machine has many more processes, or now and then."""
+        fewest = min((job.limits.processes for job in limited if job.limits.processes), default=1 << 30)
+        running = system.running()
+        if running - self._scanned_running < fewest / 2 and now < self._scanned_at + SCAN_SECONDS:
+            return
+        parent_of = system.parents()
+        self._scanned_at, self._scanned_running = now, running
+        for job in limited:
+            tree = system.family({job.pid}, parent_of)
+            if job.limits.processes is not None and len(tree) > job.limits.processes:
+                self._kill_for(job, "processes", tree)
+            elif job.limits.memory is not None:
+                used = sum(max(0, system.own_memory(pid) - self._own_memory) for pid in tree)
+                if used > job.limits.memory:
+                    self._kill_for(job, "memory", tree)
+
+    def _kill_for(self, job: _Job, reason: str, tree: set[int]) -> None:
+        job.reason = reason
+        self._kill(job)
+        system.kill_all(tree)
+
+    def _overdue(self, job: _Job) -> None:
+        self._tell(Overdue(job.number))
+        self._begin_end(job, "time", job.grace)
+
+    # -- ending -------------------------------------------------------------------------------------------------
+
+    def _begin_end(self, job: _Job, reason: str, grace: Grace) -> None:
+        """Take the next steps of an end; a second request may shorten the first, never lengthen it."""
+        at = time.monotonic() + grace.notice
+        is_ending = bool(job.reason)
+        if is_ending and (job.act is None or job.act_at <= at):
+            return
+        job.reason = job.reason or reason
+        job.grace = grace
+        job.act, job.act_at = self._terminate, at
+        if grace.notice == 0:
+            self._terminate(job)
+
+    def _terminate(self, job: _Job) -> None:
+        job.act, job.act_at = self._kill, time.monotonic() + job.grace.term
+        if job.grace.term == 0:
+            self._kill(job)
+            return
+        _signal_group(job.pid, signal.SIGTERM)
+        _signal_group(job.pid, signal.SIGCONT)  # a stopped process would not notice
+
+    def _kill(self, job: _Job) -> None:
+        """Kill the job's group; what it has elsewhere becomes ours when it is gone, and is swept up."""
+        job.act = None
+        _signal_group(job.pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            job = self._jobs.pop(pid, None)
+            if job is None:
+                continue  # an orphan of a job
+            del self._by_number[job.number]
+            note = self._notes[job.slot] if job.slot >= 0 else 0
+            self._free_slot(job.slot)
+            left = 0
+            if not note & ALONE:
+                _signal_group(pid, signal.SIGKILL)
+                left = self._sweep()
+            self._tell(
+                Ended(
+                    job.number, status, job.reason, bool(note & RETURNED) and status == 0, left,
+                    usage.ru_maxrss * 1024,
+                )
+            )  # fmt: skip
+
+    def _free_slot(self, slot: int) -> None:
+        if slot >= 0:
+            self._notes[slot] = 0
+            self._free.append(slot)
+
+    def _sweep(self) -> int:
+        """Kill whatever is below us and belongs to no job; return how many that were."""
+        killed: set[int] = set()
+        if not system.IS_LINUX:
+            return 0
+        until = time.monotonic() + SWEEP_SECONDS
+        while time.monotonic() < until:
+            parent_of = system.parents()
+            strangers = {
+                pid
+                for pid, parent in parent_of.items()
+                if parent == self._pid and pid not in self._jobs and pid not in self._kept
+            }
+            if not strangers:
+                break
+            tree = system.family(strangers, parent_of)
+            system.kill_all(tree)
+            killed |= tree
+            time.sleep(0.001)
+        return len(killed)
+
+    def _children(self) -> set[int]:
+        """Return what the import has started, such as the resource tracker of multiprocessing: not a job's."""
+        if not system.IS_LINUX:
+            return set()
+        return {pid for pid, parent in system.parents().items() if parent == self._pid}
+
+    def _leave(self) -> NoReturn:
+        """Kill all there is and exit: there is nobody to serve any more."""
+        for job in self._jobs.values():
+            _signal_group(job.pid, signal.SIGKILL)
+        until = time.monotonic() + SWEEP_SECONDS
+        while time.monotonic() < until and self._jobs:
+            with contextlib.suppress(ChildProcessError):
+                pid, _ = os.waitpid(-1, os.WNOHANG)
+                if pid:
+                    self._jobs.pop(pid, None)
+                    continue
+                time.sleep(0.001)
+        self._kept.clear()
+        self._sweep()
+        os._exit(0)
+
+
+def _nothing(*_: object) -> None:
+    """Exist: a handler must be there for the wake-up descriptor to be written to."""
+
+
+def _signal_group(pid: int, number: int) -> None:
+    """Signal a job's process group; the job itself if it has not made its group yet."""
+    for send in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            send(pid, number)
+            if send is os.killpg:
+                return
+
+
+def _lower(kind: int, limit: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(kind, (limit, limit))
+
+
+def _reseed() -> None:
+    """Give libraries other random numbers than the next job's; Python's own does it by itself after a fork."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def _is_alone() -> bool:
+    """Whether nobody lives below this process, and no thread of it could start somebody now."""
+    if threading.active_count() > 1:
+        return False
+    for _ in _dead_children():
+        continue
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return False
+
+
+def _dead_children() -> Iterator[int]:
+    with contextlib.suppress(ChildProcessError):
+        while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+            yield pid

@@ -1,0 +1,502 @@
+"""Start, watch, signal, reap: with real processes that crash, hang, multiply, flood and escape."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from tests.process.conftest import Listener, children, is_alive
+
+from penstock import InvalidArgumentError, ProcessControlError
+from penstock._process import (
+    Answer,
+    Grace,
+    JobProcess,
+    Limits,
+    Message,
+    Progress,
+    Request,
+    Setup,
+    Supervisor,
+    Task,
+)
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc"),
+]
+
+SOON = Grace(notice=0.05, term=0.05)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+# -- starting ------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_runs_in_a_process_of_its_own_and_answers(jobs):
+    process, listener = jobs.start("echo", b"hello")
+    assert listener.result() == b"hello"
+    ending = listener.ending()
+    assert (ending.is_clean, ending.exit_code, ending.left) == (True, 0, 0)
+    assert process.wait(1) is ending
+    assert process.pid not in {None, os.getpid()}
+
+
+def test_the_process_is_as_a_job_expects_it(jobs, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_URL", "sqlite:///secret.db")
+    _, listener = jobs.start("facts")
+    is_leader, is_below_template, has_url, descriptors, has_default_signals, threads = eval(listener.result())
+    assert (is_leader, is_below_template, has_url, has_default_signals, threads) == (
+        True,
+        True,
+        False,
+        True,
+        1,
+    )
+    # stdin, stdout, stderr, its channel, and the one that lists them; nothing of its supervisor or other jobs
+    assert descriptors == 5
+
+
+def test_a_payload_larger_than_a_socket_arrives_whole(jobs):
+    data = os.urandom(5_000_000)
+    _, listener = jobs.start("echo", data)
+    assert listener.result() == data
+
+
+def test_jobs_get_different_random_numbers(jobs):
+    tasks = [Task(b"", Listener()) for _ in range(4)]
+    jobs.supervisor("random_numbers").launch_many(tasks)
+    assert len({task.watcher.result() for task in tasks}) == len(tasks)
+
+
+def test_a_target_that_cannot_be_imported_is_said_with_its_traceback():
+    supervisor = Supervisor(Setup(entry="tests.process.entries:echo", target="no_such_module:app"))
+    before = children()
+    with pytest.raises(ProcessControlError, match="No module named 'no_such_module'"):
+        supervisor.start()
+    assert children() == before
+    supervisor.close()
+
+
+@pytest.mark.parametrize("name", ["echo", ":echo", "module:", 7])
+def test_a_setup_names_module_and_attribute(name):
+    with pytest.raises(InvalidArgumentError, match="module:attribute"):
+        Setup(entry=name)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("memory", 10),
+        ("processes", 0),
+        ("files", True),
+        ("seconds", -1),
+        ("seconds", float("nan")),
+        ("output", None),
+    ],
+)
+def test_a_wrong_limit_is_refused(field, value):
+    with pytest.raises(InvalidArgumentError) as caught:
+        Limits(**{field: value})
+    assert (caught.value.field, caught.value.value is value) == (field, True)
+
+
+def test_what_an_import_leaves_open_is_named_and_each_job_imports_for_itself(tmp_path, monkeypatch):
+    (tmp_path / "leaves_things.py").write_text(
+        "import os, socket, sqlite3, threading\n"
+        "thread = threading.Thread(target=threading.Event().wait, name='left-behind', daemon=True)\n"
+        "thread.start()\n"
+        "listener = socket.create_server(('127.0.0.1', 0))\n"
+        "store = sqlite3.connect(os.path.join(os.path.dirname(__file__), 'jobs.db'))\n"
+        "store.execute('CREATE TABLE IF NOT EXISTS t (x)')\n"
+        "pid = os.getpid()\n"
+        "def entry(target, payload, channel):\n"
+        "    from penstock._process import Result\n"
+        "    channel.send(Result(str(target == os.getpid()).encode()))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    told = []
+    supervisor = Supervisor(
+        Setup(entry="leaves_things:entry", target="leaves_things:pid"), on_hazards=told.append
+    )
+    listener = Listener()
+    supervisor.launch(b"", listener)
+    assert listener.result() == b"True"  # imported in the process of the job
+    text = " ".join(supervisor.hazards)
+    assert "'left-behind'" in text
+    assert "socket" in text
+    assert "jobs.db" in text
+    assert told == [supervisor.hazards]
+    supervisor.close()
+
+
+def test_an_app_in_a_script_is_found_by_the_scripts_path(tmp_path):
+    script = tmp_path / "app.py"
+    script.write_text(
+        "import threading\n"
+        "from penstock._process import Result, Setup, Supervisor\n"
+        "class App: name = 'the app'\n"
+        "app = App()\n"
+        "def entry(target, payload, channel):\n"
+        "    channel.send(Result(f'{target.name} in {__name__}'.encode()))\n"
+        "class Watcher:\n"
+        "    def received(self, process, message): print(message.data.decode(), flush=True)\n"
+        "    def ended(self, process, ending): print(ending.cause, flush=True)\n"
+        "if __name__ == '__main__':\n"
+        "    supervisor = Supervisor(Setup(entry='__main__:entry', target='__main__:app', main=__file__))\n"
+        "    supervisor.launch(b'', Watcher()).wait(30)\n"
+        "    supervisor.close()\n"
+    )
+    done = subprocess.run([sys.executable, script], check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == ["the app in __mp_main__", "process exited with code 0"], done.stderr
+
+
+# -- talking -------------------------------------------------------------------------------------------------------
+
+
+def test_everything_a_job_says_arrives_in_order(jobs):
+    _, listener = jobs.start("report_progress", b"done")
+    assert [listener.messages.get(timeout=30) for _ in range(100)] == [
+        Progress(percent, f"step {percent}") for percent in range(100)
+    ]
+    assert listener.result() == b"done"
+
+
+class Answering(Listener):
+    def received(self, process: JobProcess, message: Message) -> None:
+        if isinstance(message, Request):
+            is_known = message.verb == "double"
+            error = "" if is_known else f"there is no {message.verb}"
+            process.send(Answer(message.number, message.body * 2, error))
+        else:
+            super().received(process, message)
+
+
+def test_a_job_asks_and_is_answered(jobs):
+    listener = Answering()
+    jobs.supervisor("ask").launch(b"", listener)
+    assert listener.result() == b"200000 there is no refuse"
+
+
+def test_a_job_that_writes_no_messages_is_killed(jobs):
+    _, listener = jobs.start("garbage")
+    assert listener.ending().signal == signal.SIGKILL
+
+
+def test_output_is_kept_in_bounds_and_never_blocks_the_job(jobs):
+    """F22: very much output fills neither memory nor disk; its beginning and its end can be read."""
+    process, listener = jobs.start("flood", b"300000000", limits=Limits(output=10_000))
+    assert listener.ending().is_clean
+    assert process.output.total > 299_000_000
+    text = process.output.text()
+    assert text.startswith("the first line\n")
+    assert text.endswith("the last line\n")
+    assert "bytes left out" in text
+    assert len(text) < 11_000
+
+
+# -- dying ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entry", "cause"),
+    [
+        ("segfault", "process died of a segmentation fault (SIGSEGV)"),
+        ("exit_three", "process exited with code 3"),
+        ("kill_itself", "process was killed (SIGKILL), probably by somebody else"),
+        ("raise_something", "process exited with code 1"),
+    ],
+)
+def test_the_cause_of_death_is_named(jobs, entry, cause):
+    """F19, F20."""
+    process, listener = jobs.start(entry)
+    ending = listener.ending()
+    assert not ending.is_clean
+    assert ending.cause.startswith(cause)
+    if entry == "segfault":
+        assert "entries.py" in process.output.text()  # says where
+    if entry == "raise_something":
+        assert "the entry itself is wrong" in process.output.text()
+
+
+def test_a_killed_template_is_replaced(jobs):
+    """F20: a job that kills its parent takes its neighbours along, and nothing else."""
+    supervisor = jobs.supervisor("kill_template")
+    for _ in range(3):
+        process, listener = jobs.start("kill_template")
+        assert listener.result() == b"shooting"
+        ending = listener.ending()
+        assert ending.status is None
+        assert "gone together with" in ending.cause
+        assert not is_alive(process.pid)
+    assert not supervisor.hazards
+
+
+# -- ending --------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_may_end_by_itself_when_it_is_given_notice(jobs):
+    process, listener = jobs.start("wait_for_notice")
+    assert listener.result() == b"ready"
+    process.end(Grace(notice=30), reason="no longer wanted")
+    assert listener.result() == b"no longer wanted"
+    ending = listener.ending()
+    assert (ending.is_clean, ending.exit_code) == (True, 0)
+
+
+def test_a_job_cleans_up_at_the_terminating_signal(jobs):
+    process, listener = jobs.start("clean_up")
+    assert listener.result() == b"ready"
+    process.end(Grace(notice=0.01, term=30))
+    assert listener.result() == b"cleaned up"
+    assert listener.ending().is_clean
+
+
+def test_a_job_that_ignores_the_terminating_signal_is_killed(jobs):
+    """F21."""
+    process, listener = jobs.start("ignore_terminate")
+    assert listener.result() == b"ready"
+    process.end(SOON)
+    ending = listener.ending()
+    assert (ending.signal, ending.reason) == (signal.SIGKILL, "request")
+    assert ending.cause == "process was ended by SIGKILL because it was ended on request"
+
+
+def test_a_frozen_job_is_ended_by_its_time_limit(jobs):
+    """F9: the limit is kept by the warden, whatever the supervisor does."""
+    process, listener = jobs.start("hang", limits=Limits(seconds=0.3), grace=SOON)
+    assert listener.result() == b"ready"
+    process.suspend()
+    ending = listener.ending()
+    assert (ending.reason, ending.signal) == ("time", signal.SIGTERM)
+
+
+def test_a_second_request_shortens_the_first(jobs):
+    process, listener = jobs.start("ignore_terminate")
+    assert listener.result() == b"ready"
+    process.end(Grace(notice=60, term=60))
+    process.kill()
+    assert listener.ending().signal == signal.SIGKILL
+
+
+@pytest.mark.parametrize("how", ["kill", "leave", "die"])
+def test_nothing_of_a_jobs_tree_survives_it(jobs, how):
+    """F21: children, orphans, sessions of their own: all are gone when the end is told."""
+    process, listener = jobs.start("tree", how.encode())
+    pids = [int(pid) for pid in listener.result().split()]
+    assert len(pids) == 3
+    if how == "kill":
+        process.end(SOON)
+    ending = listener.ending()
+    assert [pid for pid in [*pids, process.pid] if is_alive(pid)] == []
+    assert ending.left >= 2
+    _, again = jobs.start("tree", b"die")  # the template has no zombies, and goes on
+    again.ending()
+
+
+def test_a_neighbour_is_left_alone_when_a_tree_is_swept_up(jobs):
+    neighbour, neighbours = jobs.start("tree")
+    neighbour_pids = [int(pid) for pid in neighbours.result().split()]
+    _, listener = jobs.start("tree", b"die")
+    listener.ending()
+    assert all(is_alive(pid) for pid in neighbour_pids)
+    neighbour.kill()
+    neighbours.ending()
+    assert not any(is_alive(pid) for pid in neighbour_pids)
+
+
+SUPERVISOR_SCRIPT = """
+import os, sys, threading
+from penstock._process import Setup, Supervisor
+class Watcher:
+    def received(self, process, message): print(message.data.decode(), flush=True)
+    def ended(self, process, ending): pass
+def run(channel):
+    from tests.process import entries
+    entries.tree(None, b"", channel)
+if sys.argv[1] == "template":
+    Supervisor(Setup(entry="tests.process.entries:tree")).launch(b"", Watcher())
+else:
+    supervisor = Supervisor()
+    # a thread that ends at once: the jobs must outlive it all the same
+    thread = threading.Thread(target=lambda: supervisor.fork(run, Watcher()))
+    thread.start(); thread.join()
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("kind", ["template", "fork"])
+def test_nothing_survives_a_killed_supervisor(kind):
+    """F23: the supervisor's process is killed; whatever its jobs have started goes too."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR_SCRIPT, kind], stdout=subprocess.PIPE, text=True, cwd=Path.cwd(),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as child:  # fmt: skip
+        pids = [int(pid) for pid in child.stdout.readline().split()]
+        assert len(pids) == 3
+        assert all(map(is_alive, pids))
+        ends = [os.pidfd_open(pid) for pid in pids]
+        child.kill()
+    for end in ends:
+        assert wait_readable(end), "a process outlived the supervisor"
+        os.close(end)
+
+
+def wait_readable(descriptor, seconds=10):
+    import select
+
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+# -- limits --------------------------------------------------------------------------------------------------------
+
+
+def test_memory_beyond_the_limit_is_an_error_in_the_job(jobs):
+    """F19."""
+    limits = Limits(memory=64 * 1024 * 1024)
+    _, listener = jobs.start("allocate", b"300000000", limits=limits)
+    assert listener.result() == b"MemoryError"
+    _, listener = jobs.start("allocate", b"30000000", limits=limits)
+    assert listener.result() == b"allocated"
+
+
+def test_a_tree_that_holds_too_much_memory_is_killed(jobs):
+    _, listener = jobs.start("allocate_in_children", b"40000000", limits=Limits(memory=100_000_000))
+    ending = listener.ending()
+    assert (ending.reason, ending.signal) == ("memory", signal.SIGKILL)
+
+
+def test_a_fork_bomb_is_put_out(jobs):
+    """F22: the job is killed with everything it has become; others go on."""
+    _, listener = jobs.start("fork_bomb", limits=Limits(processes=40))
+    assert listener.result() == b"lit"
+    ending = listener.ending()
+    assert (ending.reason, ending.signal) == ("processes", signal.SIGKILL)
+    assert "more processes than its limit" in ending.cause
+
+
+def test_descriptors_that_a_job_leaks_end_with_it(jobs):
+    """F22."""
+    jobs.supervisor("leak").start()
+    before = open_files()
+    _, listener = jobs.start("leak", limits=Limits(files=64))
+    number, _, text = listener.result().decode().partition(" ")
+    assert 50 < int(number) < 64
+    assert text == "Too many open files"
+    listener.ending()
+    assert open_files() == before
+
+
+# -- many ----------------------------------------------------------------------------------------------------------
+
+
+def test_hundreds_of_jobs_leave_nothing_behind(jobs):
+    """F20: no zombie, no descriptor, no thread; every end is told exactly once."""
+    others = children()
+    supervisor = jobs.supervisor("echo")
+    supervisor.launch(b"first", first := Listener())
+    first.ending()
+    threads, files = threading.active_count(), open_files()
+    (template,) = children() - others
+    listeners = [Listener() for _ in range(300)]
+    supervisor.launch_many([Task(b"x", listener) for listener in listeners])
+    assert all(listener.ending().is_clean for listener in listeners)
+    assert all(listener.endings.empty() for listener in listeners)
+    assert (threading.active_count(), open_files()) == (threads, files)
+    assert children() == others | {template}
+    assert len(os.listdir(f"/proc/{template}/fd")) < 12
+    supervisor.close()
+    assert children() == others
+
+
+def test_closing_ends_what_runs_and_all_threads():
+    before, files = threading.active_count(), open_files()
+    supervisor = Supervisor(Setup(entry="tests.process.entries:hang"))
+    listener = Listener()
+    process = supervisor.launch(b"", listener)
+    assert listener.result() == b"ready"
+    supervisor.close()
+    assert listener.ending().is_clean is False
+    assert (threading.active_count(), open_files()) == (before, files)
+    assert not is_alive(process.pid)
+    supervisor.close()
+    with pytest.raises(ProcessControlError, match="closed"):
+        supervisor.launch(b"", listener)
+
+
+def test_a_supervisor_cannot_be_used_after_a_fork():
+    supervisor = Supervisor()
+    listener = Listener()
+
+    def run(channel):
+        from penstock._process import Result
+
+        try:
+            supervisor.fork(print, listener)
+        except ProcessControlError as error:
+            channel.send(Result(str(error).encode()))
+
+    supervisor.fork(run, listener)
+    assert b"make a new one after a fork" in listener.result()
+    supervisor.close()
+
+
+# -- forked from this process --------------------------------------------------------------------------------------
+
+
+def test_a_function_of_this_process_runs_without_its_connections():
+    supervisor = Supervisor()
+    listening = socket.create_server(("127.0.0.1", 0))
+    pair = socket.socketpair()
+    read, write = os.pipe()
+    listener = Listener()
+    others = children()
+
+    def run(channel):
+        from penstock._process import Result
+
+        os.write(write, b"through a pipe")
+        pair[1].send(b"through a pair")
+        is_socket = os.path.realpath(f"/proc/self/fd/{listening.fileno()}") != os.devnull
+        print("printed")
+        channel.send(Result(str(is_socket).encode()))
+
+    process = supervisor.fork(run, listener)
+    assert listener.result() == b"False"
+    assert listener.ending().is_clean
+    assert os.read(read, 100) == b"through a pipe"
+    assert pair[0].recv(100) == b"through a pair"
+    assert process.output.text() == "printed\n"
+    supervisor.close()
+    assert children() == others
+    for each in (listening, *pair):
+        each.close()
+    os.close(read)
+    os.close(write)
+
+
+def test_a_killed_keeper_takes_its_job_along():
+    supervisor = Supervisor()
+    listener = Listener()
+    others = children()
+
+    def run(channel):
+        from tests.process import entries
+
+        entries.kill_template(None, b"", channel)
+
+    process = supervisor.fork(run, listener)
+    assert listener.result() == b"shooting"
+    assert listener.ending().status is None
+    assert not is_alive(process.pid)
+    supervisor.close()
+    assert children() == others
