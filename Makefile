@@ -7,7 +7,8 @@ READY := $(VENV)/.ready
 # PYTHON=/path/to/python chooses the interpreter that the environment is made of.
 PYTHON ?=
 # PYTEST_ARGS replaces the default of two test processes, e.g. PYTEST_ARGS="-x -k claim".
-PYTEST_ARGS ?= -n 2
+# loadgroup: one of them runs all that need Spark, because each session is a JVM.
+PYTEST_ARGS ?= -n 2 --dist loadgroup
 BENCH_ARGS ?=
 SOAK_ARGS ?=
 # STORE=postgres runs the demo on a PostgreSQL server of its own; DEMO_ARGS="--keep demo.db" keeps its SQLite file.

@@ -11,7 +11,7 @@ from penstock.clock import Clock
 from penstock.errors import InvalidArgumentError, shown
 from penstock.queue import Queue
 
-__all__ = ["connect", "default_url", "open_backend"]
+__all__ = ["connect", "default_url", "open_backend", "sqlite_file"]
 
 
 def default_url() -> str:
@@ -81,6 +81,11 @@ def open_backend(url: str | None = None, *, clock: Clock | None = None, **option
         field="url",
         value=scheme,
     )
+
+
+def sqlite_file(url: str) -> str:
+    """Return the path of the file that a SQLite url names, as it stands in the url."""
+    return _sqlite_location(url)[0]
 
 
 def _sqlite_location(url: str) -> tuple[str, dict[str, str]]:

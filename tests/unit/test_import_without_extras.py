@@ -104,3 +104,29 @@ def test_the_version_is_that_of_the_package():
         print(penstock.__version__ == version("penstock"))
     """)
     assert shown == "True\n"
+
+
+def test_the_module_that_spark_looks_for_never_fails():
+    """A `pyspark_*` module that cannot be imported would take everybody's Python sources away."""
+    shown = run_without_extras("""
+        import pyspark_penstock
+        print(hasattr(pyspark_penstock, "DefaultSource"))
+        BLOCKED.add("penstock")
+        del sys.modules["pyspark_penstock"]
+        for name in [name for name in sys.modules if name.startswith("penstock")]:
+            del sys.modules[name]
+        import pyspark_penstock
+        print(hasattr(pyspark_penstock, "DefaultSource"))
+    """)
+    assert shown == "False\nFalse\n"
+
+
+def test_a_name_of_the_spark_side_says_which_extra_it_needs():
+    shown = run_without_extras("""
+        from penstock import spark as ps
+        try:
+            ps.session
+        except ImportError as error:
+            print(error)
+    """)
+    assert "pip install 'penstock[spark]'" in shown

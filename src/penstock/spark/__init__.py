@@ -1,0 +1,46 @@
+"""Penstock on Spark: the queue as tables, DataFrames as jobs.
+
+    from penstock import spark as ps
+
+    spark = ps.session()
+    spark.read.format("penstock").option("url", url).load().groupBy("status").count().show()
+
+Needs the extra: pip install 'penstock[spark]'. Every name is imported when it is first used: the processes in which Spark
+runs a source import this package for each query, and should not pay for the rest of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.spark._session import register, session
+
+__all__ = ["register", "session"]
+
+_HOMES = {
+    "register": "_session",
+    "session": "_session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = import_module(f"{__name__}.{home}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "penstock":
+            raise
+        raise ModuleNotFoundError(
+            f"penstock.spark needs an extra: pip install 'penstock[spark]' ({error.name} is missing)",
+            name=error.name,
+        ) from error
+    value = globals()[name] = getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

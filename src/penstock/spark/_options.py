@@ -1,0 +1,170 @@
+"""The options of the `penstock` format: names without regard to case, unknown ones refused, all problems named at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from penstock.errors import InvalidArgumentError, shown
+from penstock.spark._places import Place
+from penstock.spark.schemas import JOURNAL, TABLES, Table
+
+__all__ = ["ReadOptions", "StreamOptions", "read_options", "stream_options"]
+
+#: Journal rows have about 200 bytes; a batch that is much larger than a processor's cache is no quicker.
+_BATCH_ROWS: Final = 8_192
+
+
+class ReadOptions(NamedTuple):
+    """The options of a read.
+
+    Attributes:
+        places: the stores (`url`, or what `load()` was given; several as a JSON array or list).
+        table: `journal` or `jobs`.
+        partitions: tasks at most, for each store; the driver's number of cores.
+        batch_rows: rows of an Arrow batch at most (SQLite).
+        pushdown: whether filters are pushed into the store.
+    """
+
+    places: tuple[Place, ...]
+    table: Table
+    partitions: int
+    batch_rows: int
+    pushdown: bool
+
+
+class StreamOptions(NamedTuple):
+    """The options of a stream, beside those of a read.
+
+    Attributes:
+        starting_offset: where a stream without a checkpoint begins: 0 is at the first row, None after the last.
+        max_rows: rows of a micro-batch at most; None is all there are.
+    """
+
+    starting_offset: int | None
+    max_rows: int | None
+
+
+_URLS: Final = ("url", "path", "paths")
+_READ: Final = ("table", "storeSchema", "partitions", "batchRows", "pushdown")
+_STREAM: Final = ("startingOffset", "maxRowsPerTrigger")
+
+
+def read_options(given: Mapping[str, str], *, pushdown: bool, is_stream: bool = False) -> ReadOptions:
+    """Return the options of a read, checked.
+
+    Raises:
+        InvalidArgumentError: names everything that is wrong.
+    """
+    options = Checked(given, (*_URLS, *_READ, *(_STREAM if is_stream else ())))
+    places = options.places()
+    table = options.read("table", _table, JOURNAL)
+    if is_stream and table is not JOURNAL:
+        options.wrong.append("only the journal can be streamed; read the table jobs with spark.read")
+    result = ReadOptions(
+        places,
+        table,
+        options.read("partitions", _positive, os.cpu_count() or 1),
+        options.read("batchRows", _positive, _BATCH_ROWS),
+        options.read("pushdown", boolean, pushdown),
+    )
+    options.check()
+    return result
+
+
+def stream_options(given: Mapping[str, str]) -> StreamOptions:
+    """Return what a stream has beyond a read, checked."""
+    options = Checked(given, (*_URLS, *_READ, *_STREAM))
+    result = StreamOptions(
+        options.read("startingOffset", _offset, 0), options.read("maxRowsPerTrigger", _positive, None)
+    )
+    options.check()
+    return result
+
+
+class Checked:
+    """Options on their way in; problems are collected, then raised together by `check`."""
+
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+        shown_names = {name.lower(): name for name in known}
+        self.wrong = [
+            f"unknown option {shown(name)} (known: {', '.join(known)})"
+            for name in self._given
+            if name not in shown_names
+        ]
+
+    def read(self, name: str, convert: Callable[[str, str], Any], default: Any) -> Any:
+        text = self._given.get(name.lower())
+        if text is None:
+            return default
+        try:
+            return convert(name, text)
+        except InvalidArgumentError as error:
+            self.wrong.append(str(error))
+            return default
+
+    def places(self) -> tuple[Place, ...]:
+        """Return the stores named by `url` or `load()`; one of the two."""
+        named = [name for name in _URLS if name in self._given]
+        if len(named) != 1:
+            how = "stand more than once" if named else "is missing"
+            self.wrong.append(f'the store\'s url {how}: .option("url", "sqlite:///jobs.db") names it')
+            return ()
+        schema = self._given.get("storeschema", "penstock")
+        urls = _urls(self._given[named[0]])
+        if len(set(urls)) < len(urls):
+            self.wrong.append("a url stands twice")
+        places = []
+        for url in urls:
+            try:
+                places.append(Place.of(url, schema))
+            except InvalidArgumentError as error:
+                self.wrong.append(str(error))
+        return tuple(places)
+
+    def check(self) -> None:
+        if self.wrong:
+            raise InvalidArgumentError("; ".join(dict.fromkeys(self.wrong)), field="options")
+
+
+def _urls(text: str) -> list[str]:
+    if text.startswith("["):
+        try:
+            urls = json.loads(text)
+        except ValueError:
+            urls = []
+        if urls and all(isinstance(url, str) for url in urls):
+            return urls  # type: ignore[no-any-return]  # just seen
+    return [text]
+
+
+def _table(name: str, text: str) -> Table:
+    table = TABLES.get(text.lower())
+    if table is None:
+        raise InvalidArgumentError(f"{name} must be {' or '.join(TABLES)}, got {shown(text)}")
+    return table
+
+
+def _positive(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 2**31 - 1:
+        raise InvalidArgumentError(f"{name} must be a whole number of at least 1, got {shown(text)}")
+    return int(text)
+
+
+def boolean(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise InvalidArgumentError(f"{name} must be true or false, got {shown(text)}")
+    return text.lower() == "true"
+
+
+def _offset(name: str, text: str) -> int | None:
+    if text.lower() in ("earliest", "latest"):
+        return 0 if text.lower() == "earliest" else None
+    if not text.isascii() or not text.isdigit() or int(text) >= 2**63:
+        raise InvalidArgumentError(
+            f"{name} must be earliest, latest, or the seq after which to begin, got {shown(text)}"
+        )
+    return int(text)

