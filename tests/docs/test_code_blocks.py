@@ -14,6 +14,8 @@ from penstock import Backend, Queue
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Run where the session is, by tests/spark/test_guide.py.
+WITH_SPARK = ROOT / "docs" / "guides" / "spark.md"
 
 _BLOCK = re.compile(
     r"^(?P<skip><!-- not run: [^\n]+ -->\n)?^(?P<indent> *)```python\n(?P<code>.*?)^(?P=indent)```$",
@@ -38,7 +40,11 @@ def blocks_of(text: str) -> list[Block]:
     return found
 
 
-WITH_PYTHON = [page for page in PAGES if any(block.runs for block in blocks_of(page.read_text("utf-8")))]
+WITH_PYTHON = [
+    page
+    for page in PAGES
+    if page != WITH_SPARK and any(block.runs for block in blocks_of(page.read_text("utf-8")))
+]
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -31,10 +31,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         module = import_module(f"{__name__}.{home}")
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if (error.name or "").partition(".")[0] == "penstock":
             raise
-        raise ModuleNotFoundError(
+        raise ImportError(
             f"penstock.spark needs an extra: pip install 'penstock[spark]' ({error.name} is missing)",
             name=error.name,
         ) from error

@@ -1,0 +1,32 @@
+"""What the guide shows is run, and what the reference lists is what the code has."""
+
+from pathlib import Path
+
+import pytest
+from tests.docs.test_code_blocks import WITH_SPARK, blocks_of
+
+from penstock.spark import schemas
+from penstock.spark._options import _READ
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_block_of_the_guide_runs(spark, tmp_path, monkeypatch):
+    """In one namespace, in a folder of its own, on the session of these tests."""
+    monkeypatch.chdir(tmp_path)
+    text = WITH_SPARK.read_text("utf-8").replace('"sqlite:///', f'"sqlite:///{tmp_path}/')
+    namespace: dict[str, object] = {"__name__": "documentation"}
+    blocks = [block for block in blocks_of(text) if block.runs]
+    assert len(blocks) > 4
+    for block in blocks:
+        exec(compile("\n" * (block.line - 1) + block.code, str(WITH_SPARK), "exec"), namespace)
+
+
+def test_the_page_of_tables_is_fresh():
+    """`python -m penstock.spark.schemas` prints what belongs there."""
+    assert schemas.reference().strip() in (ROOT / "docs/reference/tables.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("option", ["url", *_READ])
+def test_every_option_is_in_the_guide(option):
+    assert f"| `{option}` |" in WITH_SPARK.read_text("utf-8")
