@@ -13,7 +13,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 import penstock
 from penstock import Job
 from penstock.errors import BackendError, InvalidArgumentError
-from penstock.spark import _scan, source
+from penstock.spark import _planning, _scan
 from penstock.spark.schemas import JOBS, JOURNAL, struct_of
 from penstock.spark.source import PenstockSource, PushingSource
 
@@ -132,7 +132,7 @@ def test_an_empty_store_has_no_rows(url):
 
 
 def test_large_ranges_are_split_among_tasks_and_statements(varied, monkeypatch):
-    monkeypatch.setattr(source, "_ROWS_PER_TASK", 4)
+    monkeypatch.setattr(_planning, "_ROWS_PER_TASK", 4)
     monkeypatch.setattr(_scan, "_STATEMENT_ROWS", 3)
     whole = seqs_of(reader_of(varied, partitions="1"))
     reader = reader_of(varied, partitions="3", batchRows="2")

@@ -11,7 +11,7 @@ from penstock.errors import InvalidArgumentError, shown
 from penstock.spark._places import Place
 from penstock.spark.schemas import JOURNAL, TABLES, Table
 
-__all__ = ["ReadOptions", "StreamOptions", "read_options", "stream_options"]
+__all__ = ["ReadOptions", "StreamOptions", "read_options", "stream_options", "table_of"]
 
 #: Journal rows have about 200 bytes; a batch that is much larger than a processor's cache is no quicker.
 _BATCH_ROWS: Final = 8_192
@@ -72,6 +72,14 @@ def read_options(given: Mapping[str, str], *, pushdown: bool, is_stream: bool = 
     )
     options.check()
     return result
+
+
+def table_of(given: Mapping[str, str]) -> Table:
+    """Return the table that a read is about, when it is not known yet whether it is a stream."""
+    options = Checked(given, (*_URLS, *_READ, *_STREAM))
+    table: Table = options.read("table", _table, JOURNAL)
+    options.check()
+    return table
 
 
 def stream_options(given: Mapping[str, str]) -> StreamOptions:

@@ -12,6 +12,10 @@ Options (names without regard to case):
     batchRows   rows of an Arrow batch at most; 8192
     pushdown    whether filters are decided by the store; true after `register`, else false
 
+and for `spark.readStream` (the journal only):
+    startingOffset     earliest (default), latest, or the seq after which to begin, if there is no checkpoint
+    maxRowsPerTrigger  rows of a micro-batch at most; all there are
+
 Spark does not tell a Python source which columns a query needs: name them with `.schema("seq bigint, status string")`, and
 no others are read. A read of the journal sees everything that was committed before it was planned. The same range read
 again gives the same rows, because a journal row never changes. Each task of a read of `jobs` sees the jobs as they are
@@ -20,30 +24,27 @@ when it reads them.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
-from penstock.clock import to_micros
-from penstock.errors import InvalidArgumentError
-from penstock.spark._options import ReadOptions, read_options
-from penstock.spark._places import Place
+from penstock.spark._options import ReadOptions, read_options, stream_options, table_of
 from penstock.spark.schemas import JOURNAL, columns_of, struct_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.spark._filters import Pushed
-    from penstock.spark._scan import Scan
 
 __all__ = ["PenstockSource", "PushingSource"]
-
-#: Fewer rows are not worth a task.
-_ROWS_PER_TASK: Final = 100_000
 
 
 class PenstockSource(DataSource):
@@ -56,11 +57,18 @@ class PenstockSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        return struct_of(self._options().table)
+        return struct_of(table_of(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._options()
         return (PushingReader if options.pushdown else Reader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from penstock.spark._streaming import StreamReader  # noqa: PLC0415 - brings pyarrow along
+
+        return StreamReader(
+            read_options(self.options, pushdown=False, is_stream=True), stream_options(self.options), schema
+        )
 
     def _options(self) -> ReadOptions:
         return read_options(self.options, pushdown=self._pushes_by_default)
@@ -70,15 +78,6 @@ class PushingSource(PenstockSource):
     """The format on a session that lets filters be pushed. On others, a reader that takes filters is an error."""
 
     _pushes_by_default = True
-
-
-@dataclass(frozen=True)
-class Range(InputPartition):
-    """The rows of one store whose numbers lie from `first` to `last`."""
-
-    scan: Scan
-    first: int
-    last: int
 
 
 class Reader(DataSourceReader):
@@ -95,24 +94,29 @@ class Reader(DataSourceReader):
         return self._planned(Pushed())
 
     def _planned(self, wanted: Pushed) -> list[InputPartition]:
-        ranges: list[InputPartition] = []
-        for survey in surveyed(self._options.places, self._options.table is JOURNAL):
-            if wanted.sources is not None and survey.source not in wanted.sources:
-                continue
-            scan = self._scan(survey, wanted.where(survey.place))
-            first, last = max(survey.first, wanted.first), min(survey.last, wanted.last)
-            ranges += split(scan, first, last, self._options.partitions)
-        return ranges
-
-    def _scan(self, survey: Survey, where: str) -> Scan:
-        from penstock.spark._scan import Scan  # noqa: PLC0415 - brings pyarrow along
+        from penstock.spark._planning import Survey, by_source, split  # noqa: PLC0415 - brings pyarrow along
+        from penstock.spark._scan import Scan  # noqa: PLC0415 - the same
 
         options = self._options
-        return Scan(
-            survey.place, survey.source, options.table, self._columns, where, options.batch_rows, survey.now
-        )
+        surveys = []
+        for place in options.places:
+            with place.open_existing() as backend:
+                surveys.append(Survey.of(place, backend, is_journal=options.table is JOURNAL))
+        ranges: list[InputPartition] = []
+        for source, survey in by_source(surveys).items():
+            if wanted.sources is not None and source not in wanted.sources:
+                continue
+            where = wanted.where(survey.place)
+            scan = Scan(
+                survey.place, source, options.table, self._columns, where, options.batch_rows, survey.now
+            )
+            first, last = max(survey.first, wanted.first), min(survey.last, wanted.last)
+            ranges += split(scan, first, last, options.partitions)
+        return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from penstock.spark._planning import read_range  # noqa: PLC0415 - brings pyarrow along
+
         return read_range(partition, self._schema)
 
 
@@ -131,56 +135,3 @@ class PushingReader(Reader):
         from penstock.spark._filters import pushed  # noqa: PLC0415 - executors do not need it
 
         return self._planned(pushed(self._filters, self._options.table))
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What a store said when a read was planned."""
-
-    place: Place
-    source: str
-    first: int
-    last: int
-    now: int
-
-
-def surveyed(places: Iterable[Place], is_journal: bool) -> list[Survey]:
-    """Ask each store who it is and how far its table reaches.
-
-    Raises:
-        BackendError: there is no store at a place, or it cannot be reached.
-        InvalidArgumentError: two places are the same store.
-    """
-    found: dict[str, Survey] = {}
-    for place in places:
-        with place.open_existing() as backend:
-            source = backend.store_id()
-            # On PostgreSQL this numbers what was committed: only numbered rows can be read.
-            first, last = backend.journal_span() if is_journal else backend.jobs_span()
-            now = to_micros(backend.now())
-        if source in found:
-            raise InvalidArgumentError(
-                f"{place.shown} and {found[source].place.shown} are the same store ({source}); name it once",
-                field="url",
-            )
-        found[source] = Survey(place, source, first, last, now)
-    return list(found.values())
-
-
-def split(scan: Scan, first: int, last: int, most: int) -> list[Range]:
-    """Divide a range of numbers among at most so many tasks, none of them too small to be worth it."""
-    rows = last - first + 1
-    if rows < 1:
-        return []
-    tasks = max(1, min(most, -(-rows // _ROWS_PER_TASK)))
-    bounds = [first + rows * number // tasks for number in range(tasks + 1)]
-    return [Range(scan, begin, end - 1) for begin, end in itertools.pairwise(bounds)]
-
-
-def read_range(partition: InputPartition, schema: StructType) -> Iterator[Any]:
-    """Read a planned range; what Spark plans for nothing at all has no rows."""
-    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - brings pandas along
-
-    if not isinstance(partition, Range):
-        return iter(())
-    return partition.scan.batches(partition.first, partition.last, to_arrow_schema(schema, timezone="UTC"))

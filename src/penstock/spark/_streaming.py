@@ -1,0 +1,137 @@
+"""The journal as a stream: offsets are `{store id: seq}`, the last row read of each store.
+
+Numbers are given after the commit, so whoever has read up to a number never finds a new row at or below it: an offset
+loses nothing. Rows never change: a batch that is read again after a crash is the same batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.backends.base import Backend
+from penstock.errors import BackendError, InvalidArgumentError
+from penstock.spark._options import ReadOptions, StreamOptions
+from penstock.spark._places import Place
+from penstock.spark._planning import Survey, by_source, read_range, split
+from penstock.spark._scan import Scan
+from penstock.spark.schemas import JOURNAL, columns_of
+
+__all__ = ["StreamReader"]
+
+Offset = dict[str, int]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans and reads micro-batches. Lives in the driver as long as the query; its copies in tasks only read."""
+
+    def __init__(self, options: ReadOptions, stream: StreamOptions, schema: StructType) -> None:
+        self._options = options
+        self._stream = stream
+        self._schema = schema
+        self._columns = tuple(columns_of(JOURNAL, schema.fields))
+        self._target: Offset | None = None
+        self._backends: dict[Place, Backend] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_backends": {}}
+
+    # -- offsets ------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name, here and below
+        begin = self._stream.starting_offset
+        return {source: each.last if begin is None else begin for source, each in self._surveys().items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self._stream.max_rows
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        surveys = self._surveys()
+        _check_known(start, surveys)
+        available = {source: self._available(each, start.get(source, 0)) for source, each in surveys.items()}
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else sum(map(len, available.values()))
+        taken = _shared({source: len(rows) for source, rows in available.items()}, most)
+        return {
+            source: rows[taken[source] - 1] if taken[source] else start.get(source, 0)
+            for source, rows in available.items()
+        }
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        return {source: each.last for source, each in self._surveys().items()}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self.reportLatestOffset()
+
+    def _available(self, survey: Survey, after: int) -> range:
+        """Return the numbers that can be read now; those of archived rows at the beginning are passed over."""
+        if after > survey.last:
+            raise BackendError(
+                f"the stream has read {survey.place.shown} up to {after}, but its journal ends at {survey.last}: "
+                "an older copy has taken its place; begin with a new checkpoint"
+            )
+        last = (
+            survey.last if self._target is None else min(survey.last, self._target.get(survey.source, after))
+        )
+        return range(max(after + 1, survey.first), last + 1)
+
+    # -- batches ------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        options = self._options
+        ranges: list[InputPartition] = []
+        for source, survey in self._surveys().items():
+            scan = Scan(survey.place, source, JOURNAL, self._columns, "", options.batch_rows, survey.now)
+            ranges += split(scan, start.get(source, 0) + 1, end.get(source, 0), options.partitions)
+        return ranges
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(partition, self._schema)
+
+    def stop(self) -> None:
+        backends, self._backends = self._backends, {}
+        for backend in backends.values():
+            backend.close()
+
+    # -- stores -------------------------------------------------------------------------------------------------
+
+    def _surveys(self) -> dict[str, Survey]:
+        """Ask each store how far its journal reaches. They stay open between batches, which come often."""
+        surveys = []
+        for place in self._options.places:
+            backend = self._backends.get(place)
+            if backend is None:
+                backend = self._backends[place] = place.open_existing()
+            surveys.append(Survey.of(place, backend, is_journal=True))
+        return by_source(surveys)
+
+
+def _check_known(start: Mapping[str, int], surveys: Mapping[str, Survey]) -> None:
+    missing = sorted(start.keys() - surveys.keys())
+    if missing:
+        raise InvalidArgumentError(
+            f"the checkpoint has read the stores {', '.join(missing)}, which are not among the urls now: "
+            "name all of them, or begin with a new checkpoint",
+            field="url",
+        )
+
+
+def _shared(available: Mapping[str, int], most: int) -> dict[str, int]:
+    """Divide a number of rows among stores, evenly as far as they have them."""
+    taken: dict[str, int] = {}
+    for left, source in zip(
+        range(len(available), 0, -1), sorted(available, key=available.__getitem__), strict=True
+    ):
+        taken[source] = min(available[source], most // left)
+        most -= taken[source]
+    return taken

@@ -1,0 +1,187 @@
+"""The journal as a stream: offsets and limits without a session, then queries that are stopped, killed and restarted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import LongType, StructField, StructType
+
+import penstock
+from penstock import Job
+from penstock.errors import BackendError, InvalidArgumentError
+from penstock.spark._streaming import _shared
+from penstock.spark.source import PenstockSource
+
+SEQS = StructType([StructField("seq", LongType())])
+
+
+def add(url, count):
+    with penstock.open_backend(url) as backend:
+        backend.enqueue_jobs([Job.new("t") for _ in range(count)])
+        return backend.store_id()
+
+
+@pytest.fixture
+def stream_of():
+    opened = []
+
+    def open_stream(*urls, **options):
+        text = urls[0] if len(urls) == 1 else json.dumps(urls)
+        opened.append(PenstockSource(CaseInsensitiveDict(url=text, **options)).streamReader(schema=SEQS))
+        return opened[-1]
+
+    yield open_stream
+    for stream in opened:
+        stream.stop()
+
+
+def test_offsets_are_the_numbers_of_each_store(url, stream_of):
+    source = add(url, 5)
+    stream = stream_of(url)
+    assert stream.initialOffset() == {source: 0}
+    assert stream.latestOffset({source: 0}, ReadAllAvailable()) == {source: 5}
+    assert stream.latestOffset({source: 5}, ReadAllAvailable()) == {source: 5}
+    add(url, 2)
+    assert stream.latestOffset({source: 5}, ReadAllAvailable()) == {source: 7}
+    ranges = stream.partitions({source: 5}, {source: 7})
+    stream.stop()
+    read = [row["seq"] for each in ranges for batch in stream.read(each) for row in batch.to_pylist()]
+    assert read == [6, 7]
+
+
+def test_a_stream_may_begin_elsewhere(sqlite_url, stream_of):
+    source = add(sqlite_url, 5)
+    assert stream_of(sqlite_url, startingOffset="latest").initialOffset() == {source: 5}
+    assert stream_of(sqlite_url, startingoffset="3").initialOffset() == {source: 3}
+    with pytest.raises(InvalidArgumentError, match="earliest, latest"):
+        stream_of(sqlite_url, startingOffset="-1")
+
+
+def test_a_batch_has_a_limit(sqlite_url, stream_of):
+    source = add(sqlite_url, 10)
+    stream = stream_of(sqlite_url, maxRowsPerTrigger="4")
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxRows(4)
+    seen, offset = [], stream.initialOffset()
+    while (end := stream.latestOffset(offset, limit)) != offset:
+        seen.append(end[source] - offset[source])
+        offset = end
+    assert seen == [4, 4, 2]
+
+
+def test_available_now_has_an_end_that_does_not_move(sqlite_url, stream_of):
+    source = add(sqlite_url, 3)
+    stream = stream_of(sqlite_url)
+    stream.prepareForTriggerAvailableNow()
+    add(sqlite_url, 3)
+    assert stream.latestOffset({source: 0}, ReadAllAvailable()) == {source: 3}
+    assert stream.reportLatestOffset() == {source: 6}
+
+
+def test_a_limit_is_shared_among_stores():
+    assert _shared({"a": 10, "b": 2, "c": 10}, 12) == {"b": 2, "a": 5, "c": 5}
+    assert _shared({"a": 1, "b": 5}, 100) == {"a": 1, "b": 5}
+    assert _shared({"a": 3, "b": 5, "c": 4}, 1) == {"a": 0, "c": 0, "b": 1}
+    assert _shared({}, 5) == {}
+
+
+def test_a_store_may_join_but_not_leave(sqlite_url, tmp_path, stream_of):
+    other = f"sqlite:///{tmp_path}/other.db"
+    first, second = add(sqlite_url, 2), add(other, 3)
+    both = stream_of(sqlite_url, other)
+    assert both.latestOffset({first: 2}, ReadAllAvailable()) == {first: 2, second: 3}
+    assert len(both.partitions({first: 2}, {first: 2, second: 3})) == 1
+    with pytest.raises(InvalidArgumentError, match=f"has read the stores {second}"):
+        stream_of(sqlite_url).latestOffset({first: 2, second: 3}, ReadAllAvailable())
+
+
+def test_an_older_copy_of_a_store_is_noticed(sqlite_url, stream_of):
+    source = add(sqlite_url, 2)
+    with pytest.raises(BackendError, match="ends at 2.*new checkpoint"):
+        stream_of(sqlite_url).latestOffset({source: 9}, ReadAllAvailable())
+
+
+def test_archived_rows_make_no_empty_batches(sqlite_url, stream_of):
+    with penstock.open_backend(sqlite_url) as backend:
+        source = backend.store_id()
+        backend.enqueue_jobs([Job.new("t") for _ in range(20)])
+        backend.cancel_jobs(job_ids=[job.id for job in backend.list_jobs()])
+        backend.enqueue_job(Job.new("t"))
+        backend.archive_journal(0)
+        assert backend.journal_span() == (41, 41)
+    limited = stream_of(sqlite_url).latestOffset({source: 0}, ReadMaxRows(1))
+    assert limited == {source: 41}
+
+
+def test_only_the_journal_is_a_stream(sqlite_url, stream_of):
+    with pytest.raises(InvalidArgumentError, match="only the journal can be streamed"):
+        stream_of(sqlite_url, table="jobs")
+
+
+# -- queries ------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_is_limited_stopped_and_goes_on(spark, url, tmp_path):
+    add(url, 10)
+    seen = []
+
+    def run():
+        stream = spark.readStream.format("penstock").option("url", url).option("maxRowsPerTrigger", 4).load()
+        query = (
+            stream.select("seq")
+            .writeStream.trigger(availableNow=True)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .foreachBatch(lambda frame, _: seen.append([row.seq for row in frame.collect()]))
+            .start()
+        )
+        assert query.awaitTermination(60)
+
+    run()
+    assert [len(batch) for batch in seen] == [4, 4, 2]
+    run()
+    add(url, 3)
+    run()
+    assert [seq for batch in seen for seq in sorted(batch)] == list(range(1, 14))
+
+
+FOLLOWER = """
+import os, signal, sys
+from penstock import spark as ps
+
+url, folder, dies_at = sys.argv[1], sys.argv[2], int(sys.argv[3])
+spark = ps.session("local[2]", **{"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": 1})
+
+def keep(frame, batch):
+    frame.coalesce(1).write.mode("overwrite").parquet(f"{folder}/rows/batch={batch}")
+    if batch == dies_at:
+        os.killpg(0, signal.SIGKILL)  # written, not yet noted as done
+
+stream = spark.readStream.format("penstock").option("url", url).option("maxRowsPerTrigger", 100).load()
+query = (stream.select("seq", "job_id").writeStream.trigger(availableNow=True)
+    .option("checkpointLocation", f"{folder}/checkpoint").foreachBatch(keep).start())
+query.awaitTermination()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_driver_that_is_killed_loses_and_repeats_nothing(spark, sqlite_url, tmp_path):
+    """F32: killed between the offset log and the commit log, twice."""
+    add(sqlite_url, 350)
+    for dies_at in (1, 2, -1):
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(FOLLOWER), sqlite_url, str(tmp_path), str(dies_at)],
+            start_new_session=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        assert done.returncode == (0 if dies_at < 0 else -signal.SIGKILL)
+    rows = [row.seq for row in spark.read.parquet(str(tmp_path / "rows")).collect()]
+    assert sorted(rows) == list(range(1, 351))
