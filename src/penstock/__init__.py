@@ -3,8 +3,10 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from penstock import aio as aio  # so that penstock.aio.connect() needs no second import
+from penstock.app import App
 from penstock.backends.base import Backend
 from penstock.connection import connect, open_backend
+from penstock.context import JobContext
 from penstock.errors import (
     BackendError,
     DependencyError,
@@ -25,11 +27,13 @@ from penstock.errors import (
 )
 from penstock.events import Event, EventBus, EventKind
 from penstock.flow import Flow, chain, fan_in, fan_out
+from penstock.handle import JobHandle
 from penstock.job import Job, JobState, JobStats, JobStatus, Key, Priority
 from penstock.policy import FailureCategory, PermanentError, RetryPolicy, TemporaryError, Timeouts
 from penstock.queue import Queue
 from penstock.scope import CancelScope, cancel_scope
 from penstock.stream import JobStream
+from penstock.worker import Worker
 
 try:
     __version__ = version("penstock")
@@ -37,6 +41,7 @@ except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "App",
     "Backend",
     "BackendError",
     "CancelScope",
@@ -49,8 +54,10 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidTransitionError",
     "Job",
+    "JobContext",
     "JobExistsError",
     "JobFailedError",
+    "JobHandle",
     "JobNotFoundError",
     "JobState",
     "JobStats",
@@ -72,6 +79,7 @@ __all__ = [
     "StaleAttemptError",
     "TemporaryError",
     "Timeouts",
+    "Worker",
     "cancel_scope",
     "chain",
     "connect",

@@ -135,6 +135,14 @@ class Dispatcher:
             self._mark(group)
         return stream
 
+    def resize(self, stream: JobStream, capacity: int) -> None:
+        """Change a stream's capacity and serve it if that has made room."""
+        with self.lock:
+            stream.max_assigned_jobs = capacity
+            group = self._groups.get(stream.filter)
+            if group is not None and stream.free > 0:
+                self._mark(group)
+
     def hold(self) -> str:
         """Return this process's owner id, for a claim outside any stream; the process beats from now on."""
         self._after_fork()
@@ -496,8 +504,8 @@ class Dispatcher:
     def _claim_once(self, wishes: list[tuple[_Group, JobStream]]) -> set[_Group]:
         owner = self._living_name()
         with self.lock:
-            wishes = [(group, stream) for group, stream in wishes if stream.is_open]
-            requests = [self._request(stream, max(stream.free, 1), owner) for _, stream in wishes]
+            wishes = [(group, stream) for group, stream in wishes if stream.is_open and stream.free > 0]
+            requests = [self._request(stream, stream.free, owner) for _, stream in wishes]
             self._claimed_for = frozenset(stream for _, stream in wishes)
         emptied: set[_Group] = set()
         orphans: list[Job] = []

@@ -23,7 +23,7 @@ from penstock.backends.base import UNSET, Backend, Failure, UnsetType
 from penstock.errors import InvalidArgumentError, PenstockError, QueueClosedError, shown
 from penstock.events import Event, EventBus, EventKind
 from penstock.flow import Flow, flatten
-from penstock.job import Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority
+from penstock.job import Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority, distinct
 from penstock.policy import (
     DEFAULT_RETRY,
     DEFAULT_TIMEOUTS,
@@ -35,7 +35,7 @@ from penstock.policy import (
 from penstock.scope import checkpoint, shielded
 from penstock.stream import JobStream, check_stream
 
-__all__ = ["Queue", "SpawnOptions", "stored_jobs"]
+__all__ = ["Queue", "SpawnOptions", "labels", "stored_jobs"]
 
 logger = logging.getLogger("penstock")
 T = TypeVar("T")
@@ -191,7 +191,7 @@ class Queue:
             parent_id: ancestry only.
             held: claimed only by its id.
         """
-        job = self._requested(
+        job = self.new_job(
             type,
             payload,
             tags=tags,
@@ -231,13 +231,13 @@ class Queue:
                 value=request,
             )
         try:
-            return self._requested(**request)
+            return self.new_job(**request)
         except TypeError as error:
             raise InvalidArgumentError(
                 f"a request is wrong: {error}", field="requests", value=request
             ) from None
 
-    def _requested(
+    def new_job(
         self,
         type: str,
         payload: object = None,
@@ -250,6 +250,7 @@ class Queue:
         timeouts: Timeouts | UnsetType = UNSET,
         **fields: Any,
     ) -> Job:
+        """Return the job that `submit` would store with these arguments, without storing it."""
         if delay is not None:
             if run_at is not None:
                 raise InvalidArgumentError("give run_at or delay, not both", field="delay", value=delay)
@@ -263,7 +264,7 @@ class Queue:
         return Job.new(
             type,
             data,
-            tags=_labels(tags) if isinstance(tags, Mapping) else tags,
+            tags=labels(tags) if isinstance(tags, Mapping) else tags,
             key=Key.of(key),
             run_at=run_at,
             retry=DEFAULT_RETRY if retry is UNSET else retry,
@@ -666,12 +667,15 @@ def _call(on_drained: Callable[[], object]) -> None:
         logger.exception("the callback of a drained queue failed")
 
 
-def _labels(tags: Mapping[str, str]) -> list[str]:
-    labels = []
+def labels(tags: Sequence[str] | Mapping[str, str]) -> tuple[str, ...]:
+    """Return tags as they are stored; a mapping becomes "key=value" labels."""
+    if not isinstance(tags, Mapping):
+        return distinct("tags", tags)
+    found = []
     for name, value in tags.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidArgumentError(
                 f"tags must map strings to strings, got {shown((name, value))}", field="tags", value=name
             )
-        labels.append(f"{name.replace(chr(92), chr(92) * 2).replace('=', chr(92) + '=')}={value}")
-    return labels
+        found.append(f"{name.replace(chr(92), chr(92) * 2).replace('=', chr(92) + '=')}={value}")
+    return tuple(found)

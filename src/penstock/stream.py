@@ -200,6 +200,10 @@ class JobStream:
     ) -> None:
         self.close()
 
+    def resize(self, capacity: int) -> None:
+        """Change how many jobs may be with the consumer at a time; 0 is none. What it has beyond that stays with it."""
+        self._dispatcher.resize(self, capacity)
+
     # -- for the dispatcher, with its lock held -----------------------------------------------------------------
 
     def push(self, jobs: Sequence[Job]) -> None:

@@ -108,6 +108,8 @@ def release(row: Row, message: str, now: int) -> None:
 
 def acknowledge(row: Row, was_executing: bool, now: int) -> None:
     row.move(Verb.ACKNOWLEDGE, JobStatus.STOPPED if was_executing else JobStatus.UNKNOWN_STOPPED, now)
+    if was_executing:
+        row.error_category = FailureCategory.CANCELLED.value
 
 
 def cancel(row: Row, now: int) -> None:

@@ -92,6 +92,7 @@ class EngineBackend(ConsumerVerbs):
         self._pid = os.getpid()
         self.poll_seconds = store.poll_seconds
         self.liveness = options.liveness
+        self.max_payload = options.max_payload
 
     @property
     def options(self) -> StoreOptions:
@@ -877,6 +878,12 @@ class EngineBackend(ConsumerVerbs):
             if current != attempt or status not in IN_FLIGHT:
                 gone[job_id] = verb if current == attempt else ""
         return gone
+
+    def statuses(self, job_ids: Sequence[str]) -> dict[str, tuple[JobStatus, int]]:
+        wanted = arguments.job_ids(job_ids)
+        checkpoint()
+        states = self._store.states(list(wanted)) if wanted else {}
+        return {job_id: (JobStatus(status), attempt) for job_id, (status, attempt, _) in states.items()}
 
     def next_due(self) -> float | None:
         due_at = self._store.next_due_at()

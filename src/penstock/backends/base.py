@@ -336,7 +336,7 @@ class Backend(ABC):
     def acknowledge_cancellation(
         self, job_id: str, was_executing: bool, *, attempt: int | None = None
     ) -> None:
-        """CANCELLING → STOPPED if it was executing (its slot is freed), else UNKNOWN_STOPPED."""
+        """CANCELLING → STOPPED if it was executing (category CANCELLED, its slot is freed), else UNKNOWN_STOPPED."""
 
     @abstractmethod
     def acknowledge_cancellations(
@@ -603,6 +603,9 @@ class Backend(ABC):
     #: How long a process may be silent before its jobs are taken from it.
     liveness: timedelta = timedelta(seconds=15)
 
+    #: Bytes that a payload, result or checkpoint may have.
+    max_payload: int = 1_048_576
+
     #: Seconds between two looks for what other processes did.
     poll_seconds: float = 0.05
 
@@ -633,6 +636,10 @@ class Backend(ABC):
             for job_id, attempt in jobs.items()
             if job_id not in found or found[job_id].attempt != attempt or not found[job_id].status.holds_slot
         }
+
+    def statuses(self, job_ids: Sequence[str]) -> dict[str, tuple[JobStatus, int]]:
+        """Return status and attempt of those of the jobs that exist; cheaper than the jobs themselves."""
+        return {job_id: (job.status, job.attempt) for job_id, job in self.get_jobs(job_ids).items()}
 
     def next_due(self) -> float | None:
         """Return in how many seconds the next delayed job is due (0 if one is); None if there is none or it is unknown."""

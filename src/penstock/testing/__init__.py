@@ -1,4 +1,4 @@
-"""Tools for tests: a clock that stands still, a model, the journal's invariants and the conformance suite.
+"""Tools for tests: an app without a worker, a clock that stands still, a model, the journal's invariants and the conformance suite.
 
 `BackendConformance`, `QueueConformance` and what else is in `penstock.testing.conformance` need pytest; nothing else here does.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.testing.app import Drained, drain, in_memory, inline
 from penstock.testing.clock import ManualClock
 from penstock.testing.journal import (
     FoldedJob,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendConformance",
+    "Drained",
     "FoldedJob",
     "ManualClock",
     "ModelBackend",
@@ -31,7 +33,10 @@ __all__ = [
     "check_fold",
     "check_invariants",
     "check_store",
+    "drain",
     "fold_journal",
+    "in_memory",
+    "inline",
 ]
 
 

@@ -892,8 +892,10 @@ class ModelBackend(Backend):
         self._reports(Verb.ACKNOWLEDGE, reports, attempts)
 
     def _acknowledging(self, was_executing: bool) -> Report:
-        target = _S.STOPPED if check.flag("was_executing", was_executing) else _S.UNKNOWN_STOPPED
-        return lambda row, now: self._move(row, Verb.ACKNOWLEDGE, target, now)
+        if not check.flag("was_executing", was_executing):
+            return lambda row, now: self._move(row, Verb.ACKNOWLEDGE, _S.UNKNOWN_STOPPED, now)
+        error = {"error_category": FailureCategory.CANCELLED}
+        return lambda row, now: self._move(row, Verb.ACKNOWLEDGE, _S.STOPPED, now, error=error)
 
     # -- holders ------------------------------------------------------------------------------------------------
 

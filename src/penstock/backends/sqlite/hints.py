@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -41,8 +41,8 @@ class HintSender:
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
 
-    def send(self, *, but: str | None) -> None:
-        """Nudge all sockets except `but`, never waiting, never failing."""
+    def send(self, *, but: Collection[str]) -> None:
+        """Nudge all sockets except those, never waiting, never failing."""
         now = time.monotonic()
         if now >= self._look_at:
             self._look_at = now + _LOOK_EVERY
@@ -51,7 +51,7 @@ class HintSender:
             return
         with self._lock, contextlib.suppress(OSError):
             for name in self._names:
-                if name != but:
+                if name not in but:
                     self._nudge(name)
 
     def _look(self) -> None:

@@ -82,7 +82,8 @@ class SqliteStore(Store):
         self._writer: Writer | None = None
         self._turns: Turns | None = None
         self._sender: HintSender | None = None
-        self._receiver: HintReceiver | None = None
+        #: Those of this store object, which its own commits do not nudge.
+        self._receivers: dict[str, HintReceiver] = {}
         self._writer_rests = False  # a fork is near: no writer is opened
         self._readers_rest = False  # nor a reader
         self._forgotten = False
@@ -196,18 +197,17 @@ class SqliteStore(Store):
             receiver = HintReceiver(self._path, callback)
         except OSError:  # no such sockets here: looking every few milliseconds is enough
             return super().watch(callback)
-        self._receiver = receiver
+        self._receivers = {**self._receivers, receiver.name: receiver}
 
         def stop() -> None:
-            self._receiver = None
+            self._receivers = {name: each for name, each in self._receivers.items() if each is not receiver}
             receiver.close()
 
         return stop
 
     def _nudge(self) -> None:
-        sender, receiver = self._sender, self._receiver
-        if sender is not None:
-            sender.send(but=None if receiver is None else receiver.name)
+        if self._sender is not None:
+            self._sender.send(but=self._receivers)
 
     def has_foreign_changes(self) -> bool:
         return not self._is_memory and self._current_writer().has_foreign_changes()
@@ -410,7 +410,7 @@ class SqliteStore(Store):
                 self._writer.disown()
         # Listeners and receivers are the parent's: their threads and locks did not come along.
         self._on_commit = self._before_commit = None
-        self._receiver = None
+        self._receivers = {}
 
 
 def _with_blobs(cursor: apsw.Cursor, found: list[tuple[Any, ...]]) -> list[tuple[Row, Blobs]]:

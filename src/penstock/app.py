@@ -1,0 +1,337 @@
+"""An app: handlers by type, and the queue that their jobs go through.
+
+    app = penstock.App()
+
+    @app.job(retry=RetryPolicy(max_attempts=5), timeout=60)
+    def resize(image: str, width: int) -> dict: ...
+
+    resize.submit(image="cat.png", width=200).result(timeout=30)
+
+`penstock worker module:app` runs the jobs. Which handler belongs to a job is looked up by its type among those that were
+decorated; nothing is ever imported because of a text in the store.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from types import MappingProxyType, TracebackType
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar, overload
+
+from penstock._client import Client, QueueClient, in_child
+from penstock._execution import Middleware
+from penstock.backends.base import UNSET, UnsetType
+from penstock.clock import Clock
+from penstock.connection import connect
+from penstock.context import JobContext
+from penstock.errors import InvalidArgumentError, shown
+from penstock.handle import JobHandle
+from penstock.job import Priority
+from penstock.policy import RetryPolicy, Timeouts, duration
+from penstock.queue import Queue
+from penstock.task import ISOLATIONS, Isolation, KeyRule, Options, Task, checked_options
+
+__all__ = ["App"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CALLBACKS: Final = ("public", "any", "off")
+MAX_TYPE: Final = 256
+
+
+class App:
+    """Handlers, and where their jobs are kept. Opens nothing until its first use.
+
+    Args:
+        url: as for `penstock.connect`; None is `$PENSTOCK_URL`, else sqlite:///penstock.db.
+        clock: replaces the store's clock.
+        max_execution: no attempt of a job may take longer, whatever its handler says; 30 minutes.
+        callbacks: which addresses workers call when a job with a `callback_url` has ended: "public" ones, "any", or
+            "off" for none.
+        middleware: functions around every handler, the first outermost; see `App.middleware`.
+        **options: those of `penstock.connect`, such as `retention`.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        clock: Clock | None = None,
+        max_execution: timedelta | float = timedelta(minutes=30),
+        callbacks: Literal["public", "any", "off"] = "public",
+        middleware: Sequence[Middleware] = (),
+        **options: Any,
+    ) -> None:
+        if url is not None and not isinstance(url, str):
+            raise InvalidArgumentError(
+                f"url must be a string or None, got {shown(url)}", field="url", value=url
+            )
+        if callbacks not in CALLBACKS:
+            raise InvalidArgumentError(
+                f"callbacks must be one of {', '.join(CALLBACKS)}, got {shown(callbacks)}",
+                field="callbacks",
+                value=callbacks,
+            )
+        self.url = url
+        self.max_execution = duration(max_execution, "max_execution", positive=True)
+        self.callbacks = callbacks
+        self._clock = clock
+        self._options = options
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._middleware: list[Middleware] = [_checked_middleware(each) for each in middleware]
+        self._lock = threading.Lock()
+        self._client: QueueClient | None = None
+        self._stand_in: Client | None = None
+
+    def __repr__(self) -> str:
+        return f"<App with {len(self._tasks)} tasks>"
+
+    # -- handlers -----------------------------------------------------------------------------------------------
+
+    @overload
+    def job(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
+
+    @overload
+    def job(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    @overload
+    def job(
+        self,
+        function: None = None,
+        /,
+        *,
+        type: str | None = None,
+        retry: RetryPolicy | UnsetType | None = UNSET,
+        timeout: timedelta | float | None = None,
+        timeouts: Timeouts | None = None,
+        priority: Priority | int = Priority.NORMAL,
+        tags: Sequence[str] | Mapping[str, str] = (),
+        key: KeyRule | None = None,
+        callback_url: str | None = None,
+        isolation: Isolation | None = None,
+        memory: int | None = None,
+        processes: int | None = None,
+        files: int | None = None,
+        output: int | None = None,
+    ) -> _Decorate: ...
+
+    def job(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        type: str | None = None,
+        retry: RetryPolicy | UnsetType | None = UNSET,
+        timeout: timedelta | float | None = None,
+        timeouts: Timeouts | None = None,
+        priority: Priority | int = Priority.NORMAL,
+        tags: Sequence[str] | Mapping[str, str] = (),
+        key: KeyRule | None = None,
+        callback_url: str | None = None,
+        isolation: Isolation | None = None,
+        memory: int | None = None,
+        processes: int | None = None,
+        files: int | None = None,
+        output: int | None = None,
+    ) -> Any:
+        """Make a function the handler of a type of jobs. Bare (`@app.job`) or with settings.
+
+        Args:
+            function: sync or `async def`. A parameter annotated `JobContext` is given one.
+            type: the type of its jobs; the function's name unless given.
+            retry: three attempts with exponential backoff unless given; None is for ever, at once.
+            timeout: how long one attempt may take, in seconds or a timedelta; never more than `App(max_execution=…)`.
+            timeouts: execution, visibility and lifetime, instead of `timeout`.
+            priority: 0 CRITICAL to 4 BULK.
+            tags: labels; a mapping becomes "key=value" labels.
+            key: jobs of one key run one at a time, in order. A text with the names of arguments in it
+                (`"customer-{customer}"`), several such texts, or a function of the arguments.
+            callback_url: called when a job has ended.
+            isolation: "process" or "thread", whatever the worker does with other handlers.
+            memory: bytes one job may allocate (processes only).
+            processes: how many processes one job may have, its own included (processes only).
+            files: how many files one job may have open (processes only).
+            output: how many bytes of what a job prints are kept (processes only); 64 KiB.
+
+        Raises:
+            InvalidArgumentError: a setting is wrong, the function cannot be a handler, or its type is taken.
+        """
+        options = checked_options(
+            Options(),
+            {
+                "retry": retry,
+                "timeout": timeout,
+                "timeouts": timeouts,
+                "priority": priority,
+                "tags": tags,
+                "key": key,
+                "callback_url": callback_url,
+            },
+        )
+        if isolation is not None and isolation not in ISOLATIONS:
+            raise InvalidArgumentError(
+                f"isolation must be one of {', '.join(ISOLATIONS)}, got {shown(isolation)}",
+                field="isolation",
+                value=isolation,
+            )
+        given = {"memory": memory, "processes": processes, "files": files, "output": output}
+        limits = {name: value for name, value in given.items() if value is not None}
+
+        def decorate(function: Callable[..., Any]) -> Task[..., Any]:
+            _check_handler(function)
+            name = _type_name(function.__name__ if type is None else type)
+            task: Task[..., Any] = Task(self, function, name, options, isolation=isolation, limits=limits)
+            self._add(task)
+            return task
+
+        return decorate if function is None else decorate(function)
+
+    def _add(self, task: Task[..., Any]) -> None:
+        with self._lock:
+            taken = self._tasks.get(task.type)
+            # A cell of a notebook that is run again defines the same function anew.
+            if taken is not None and _place(taken.function) != _place(task.function):
+                raise InvalidArgumentError(
+                    f"the type {shown(task.type)} is taken by {'.'.join(_place(taken.function))}; "
+                    "give one of them another by @app.job(type=…)",
+                    field="type",
+                    value=task.type,
+                )
+            self._tasks[task.type] = task
+
+    @property
+    def tasks(self) -> Mapping[str, Task[..., Any]]:
+        """The tasks by type."""
+        return MappingProxyType(self._tasks)
+
+    def middleware(self, wrap: Middleware, /) -> Middleware:
+        """Put a function around every handler; usable as a decorator. The first added is the outermost.
+
+            @app.middleware
+            def timed(context, call):
+                start = time.perf_counter()
+                try:
+                    return call()
+                finally:
+                    context.log("took %.3f s", time.perf_counter() - start)
+
+        It runs where the handler runs, is given the `JobContext` and a function that runs the rest, also if the handler
+        is `async def`, and returns the result. What it raises is the job's failure.
+        """
+        self._middleware.append(_checked_middleware(wrap))
+        return wrap
+
+    @property
+    def middlewares(self) -> Sequence[Middleware]:
+        """What is around every handler, from the outermost to the innermost."""
+        return tuple(self._middleware)
+
+    # -- jobs ---------------------------------------------------------------------------------------------------
+
+    @property
+    def queue(self) -> Queue:
+        """The queue, opened by the first use.
+
+        Raises:
+            BackendError: the store cannot be opened.
+            InvalidArgumentError: this is the process of a job, which has no store: submit and wait work here, over
+                the pipe to its worker.
+        """
+        if in_child() is not None:
+            raise InvalidArgumentError(
+                "the process of a job has no store; submit, spawn and result go through its worker",
+                field="queue",
+            )
+        client = self.client()
+        if not isinstance(client, QueueClient):
+            raise InvalidArgumentError("this app has no queue of its own now", field="queue")
+        return client.queue
+
+    def handle(self, job_id: str) -> JobHandle[Any]:
+        """Return the handle of any job by its id; its result is what JSON holds."""
+        return JobHandle(job_id, self.client)
+
+    def client(self) -> Client:
+        """Return what tasks and handles talk to; not for users."""
+        found = in_child() or self._stand_in or self._client
+        if found is not None:
+            return found
+        with self._lock:
+            if self._client is None:
+                self._client = QueueClient(connect(self.url, clock=self._clock, **self._options))
+            return self._client
+
+    def stand_in(self, client: Client | None) -> None:
+        """Talk to something else than the app's own queue, until told otherwise (`penstock.testing`)."""
+        self._stand_in = client
+
+    def close(self) -> None:
+        """Close the queue, if it was opened; the next use opens it again."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+            client.queue.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Decorate:
+    """The type of `@app.job(…)`: what it makes of a function, with and without a context."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[JobContext, P], R], /) -> Task[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    def __call__(self, function: Callable[..., Any], /) -> Task[..., Any]:
+        raise NotImplementedError
+
+
+def _check_handler(function: object) -> None:
+    if isinstance(function, type) or not callable(function) or not hasattr(function, "__name__"):
+        raise InvalidArgumentError(
+            f"@app.job decorates a function, got {shown(function)}", field="function", value=function
+        )
+    if isinstance(function, Task):
+        raise InvalidArgumentError(f"{function!r} is a job already", field="function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidArgumentError(
+            f"{function.__name__} is a generator: a handler returns its result, it does not yield it",
+            field="function",
+        )
+
+
+def _type_name(name: object) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_TYPE or not name.isprintable():
+        raise InvalidArgumentError(
+            f"type must be a printable text of 1 to {MAX_TYPE} characters, got {shown(name)}",
+            field="type",
+            value=name,
+        )
+    return name
+
+
+def _place(function: Callable[..., Any]) -> tuple[str, str]:
+    module = getattr(function, "__module__", None) or ""
+    return module, getattr(function, "__qualname__", None) or repr(function)
+
+
+def _checked_middleware(wrap: Middleware) -> Middleware:
+    if not callable(wrap) or inspect.iscoroutinefunction(wrap):
+        raise InvalidArgumentError(
+            f"a middleware is a plain function of a context and a call, got {shown(wrap)}",
+            field="middleware",
+            value=wrap,
+        )
+    return wrap

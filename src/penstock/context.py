@@ -1,0 +1,158 @@
+"""What a handler may know and tell about the job it runs for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.errors import InvalidArgumentError, shown
+from penstock.job import Job
+
+if TYPE_CHECKING:
+    from penstock.handle import JobHandle
+    from penstock.task import Submission, Task
+
+__all__ = ["Attempt", "JobContext", "JobLog"]
+
+logger = logging.getLogger("penstock.job")
+
+MAX_DESCRIPTION = 2000
+
+
+class Attempt(Protocol):
+    """What stands behind a context: the attempt as its worker, its child process or a test knows it."""
+
+    @property
+    def is_cancelled(self) -> bool: ...
+
+    @property
+    def deadline(self) -> datetime | None: ...
+
+    def progress(self, percent: int, description: str | None) -> None: ...
+
+    def save_checkpoint(self, data: bytes) -> None: ...
+
+    def spawn(self, submission: Submission) -> str: ...
+
+
+class JobContext:
+    """The job a handler runs for. A handler that has a parameter annotated with this class is given one.
+
+    @app.job
+    def export(context: penstock.JobContext, table: str) -> int:
+        done = int(context.checkpoint or b"0")
+        ...
+    """
+
+    __slots__ = ("_attempt", "_checkpoint", "job")
+
+    def __init__(self, job: Job, attempt: Attempt) -> None:
+        #: The job as it was when this attempt began.
+        self.job = job
+        self._attempt = attempt
+        self._checkpoint = job.checkpoint
+
+    def __repr__(self) -> str:
+        return f"<JobContext of {self.job.type} {self.job.id}, attempt {self.job.attempt}>"
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, 1 for the first."""
+        return self.job.attempt
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When this attempt's time is over; None if it has no limit, as in a direct call."""
+        return self._attempt.deadline
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the handler should end: its job was cancelled, its time is over, or the job was given to another."""
+        return self._attempt.is_cancelled
+
+    def progress(self, percent: float, description: str | None = None) -> None:
+        """Say how far the job is. Cheap: it reaches the store within a second, only the latest of many.
+
+        Args:
+            percent: 0 to 100; a fraction is cut.
+            description: what is being done, up to 2,000 characters; None leaves the last one.
+        """
+        if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
+            raise InvalidArgumentError(
+                f"percent must be a number from 0 to 100, got {shown(percent)}",
+                field="percent",
+                value=percent,
+            )
+        if description is not None:
+            description = _description(description)
+        self._attempt.progress(int(percent), description)
+
+    @property
+    def checkpoint(self) -> bytes | None:
+        """What `save_checkpoint` saved last, in this attempt or one before it; None if nothing."""
+        return self._checkpoint
+
+    def save_checkpoint(self, data: bytes) -> None:
+        """Keep how far the work is, for the next attempt to go on from. In the store when this returns.
+
+        Raises:
+            InvalidArgumentError: not bytes.
+            PayloadTooLargeError: over the store's limit.
+            StaleAttemptError: the job was taken from this attempt: end.
+        """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise InvalidArgumentError(
+                f"a checkpoint must be bytes (text: .encode() it, else json.dumps(…).encode()), got {shown(data)}",
+                field="data",
+                value=data,
+            )
+        kept = bytes(data)
+        self._attempt.save_checkpoint(kept)
+        self._checkpoint = kept
+
+    def spawn(self, task: Task[..., Any], /, **arguments: Any) -> JobHandle[Any]:
+        """Submit a job on behalf of this one: whatever waits for this job waits for that one too.
+
+        A retried handler spawns again; `task.options(idempotency_key=…)` makes that harmless.
+
+        Args:
+            task: what `@app.job` made, or `.options(…)` of it.
+            **arguments: those of its handler.
+        """
+        from penstock.task import Task  # noqa: PLC0415  # tasks know contexts
+
+        if not isinstance(task, Task):
+            raise InvalidArgumentError(
+                f"spawn takes what @app.job made, got {shown(task)}", field="task", value=task
+            )
+        return task.handle(self._attempt.spawn(task.submission((), arguments)))
+
+    @property
+    def log(self) -> JobLog:
+        """A logger whose records carry the job's id, type and attempt: `context.log.info("…")`, or `context.log("…")`."""
+        return JobLog(logger, {"job_id": self.job.id, "type": self.job.type, "attempt": self.job.attempt})
+
+
+class JobLog(logging.LoggerAdapter[logging.Logger]):
+    """Logs to `penstock.job`; `record.job_id`, `record.job_type` and `record.attempt` say of which job."""
+
+    def __call__(self, message: str, *args: object) -> None:
+        self.info(message, *args)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        facts = dict(self.extra or {})
+        extra = {"job_id": facts["job_id"], "job_type": facts["type"], "attempt": facts["attempt"]}
+        kwargs["extra"] = {**kwargs.get("extra", {}), **extra}
+        return f"{facts['type']} {facts['job_id']}: {msg}", kwargs
+
+
+def _description(text: object) -> str | None:
+    if not isinstance(text, str):
+        raise InvalidArgumentError(
+            f"description must be a text, got {shown(text)}", field="description", value=text
+        )
+    # It is for people: what cannot be stored is replaced, what is too long is cut.
+    cleaned = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")[:MAX_DESCRIPTION]
+    return cleaned or None

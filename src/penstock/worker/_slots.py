@@ -1,0 +1,150 @@
+"""The slots of a worker: threads that take jobs from the backlog and see each one through to its outcome.
+
+What runs a job is a `Runner`: on the slot's own thread, or in a process that the slot waits for.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol
+
+from penstock._execution import LoopRunner, execute
+from penstock._outcome import Cancelled, Completed, Failed, Outcome, Released, failure_of, invalid
+from penstock.job import Job
+from penstock.task import Task
+from penstock.worker._run import Reason, Run
+
+__all__ = ["Backlog", "Runner", "Slot", "ThreadRunner"]
+
+logger = logging.getLogger("penstock.worker")
+
+
+class Runner(Protocol):
+    """Runs an attempt to its end and says how it ended."""
+
+    def run(self, run: Run) -> Outcome: ...
+
+    def close(self) -> None: ...
+
+
+class ThreadRunner:
+    """Runs handlers on the calling thread, one at a time. What is awaited can be interrupted, nothing else can."""
+
+    def __init__(self) -> None:
+        self._loop = LoopRunner()
+
+    def run(self, run: Run) -> Outcome:
+        task = run.task
+        if task.is_async:
+            run.interruptible(self._loop.cancel)
+        outcome = execute(task, run.job.payload, run.context, task.app.middlewares, self._loop.run)
+        if task.is_async:
+            run.interruptible(None)
+        return outcome
+
+    def close(self) -> None:
+        self._loop.close()
+
+
+class _Waiting(NamedTuple):
+    job: Job
+    since: float
+
+
+class Backlog:
+    """Jobs that were taken from the store and wait for a slot; also how slots are told to end."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[_Waiting | None] = SimpleQueue()
+
+    def put(self, jobs: list[Job]) -> None:
+        now = time.monotonic()
+        put = self._jobs.put
+        for job in jobs:
+            put(_Waiting(job, now))
+
+    def take(self) -> Job | None:
+        """Wait for a job; None is the end."""
+        waiting = self._jobs.get()
+        return None if waiting is None else waiting.job
+
+    def end(self, slots: int) -> None:
+        """Let so many slots find the end, after all jobs."""
+        for _ in range(slots):
+            self._jobs.put(None)
+
+    def withdraw(self, older_than: float | None = None) -> list[Job]:
+        """Take back the jobs that no slot has taken, or those that have waited for so many seconds."""
+        found: list[Job] = []
+        limit = None if older_than is None else time.monotonic() - older_than
+        for _ in range(self._jobs.qsize()):
+            try:
+                waiting = self._jobs.get_nowait()
+            except Empty:
+                break
+            if waiting is None or (limit is not None and waiting.since > limit):
+                self._jobs.put(waiting)
+            else:
+                found.append(waiting.job)
+        return found
+
+    def __len__(self) -> int:
+        return self._jobs.qsize()
+
+
+class Slot:
+    """One place for a job, with its thread."""
+
+    def __init__(
+        self,
+        number: int,
+        backlog: Backlog,
+        start: Callable[[Job], Run | None],
+        finish: Callable[[Run, Outcome], None],
+        runner_for: Callable[[Task[Any, Any]], Runner | None],
+    ) -> None:
+        self._backlog = backlog
+        self._start = start
+        self._finish = finish
+        self._runner_for = runner_for
+        #: What it is busy with.
+        self.run: Run | None = None
+        #: Whether its attempt was given up, but its thread has not returned.
+        self.is_stuck = False
+        self._own = ThreadRunner()
+        self.thread = threading.Thread(target=self._work, name=f"penstock-slot-{number}", daemon=True)
+
+    def _work(self) -> None:
+        while (job := self._backlog.take()) is not None:
+            run = self._start(job)
+            if run is None:
+                continue
+            self.run = run
+            try:
+                outcome = (self._runner_for(run.task) or self._own).run(run)
+            except BaseException as error:  # a fault of ours, or MemoryError: the job fails, the slot goes on
+                logger.exception("job %s could not be run", run.job.id)
+                outcome = failure_of(error)
+            self.run = None
+            self._finish(run, outcome)
+        self._own.close()
+
+
+def judged(run: Run, outcome: Outcome, max_payload: int) -> Outcome:
+    """Return what to report of an attempt that ended, given why it was asked to end."""
+    if isinstance(outcome, Completed):
+        if outcome.result is not None and len(outcome.result) > max_payload:
+            return invalid(
+                f"the result has {len(outcome.result)} bytes; the limit is {max_payload}", "result_too_large"
+            )
+        return outcome
+    if isinstance(outcome, Failed):
+        if run.reason is Reason.CANCELLED:
+            return Cancelled()
+        if run.reason is Reason.DRAINED:
+            return Released("the worker was stopped")
+    return outcome

@@ -1,0 +1,478 @@
+"""The worker: jobs come by a stream, slots run them, a reporter tells the store, a watch keeps the limits.
+
+    stream ──intake──▶ backlog ──▶ slots ──▶ reporter ──▶ store
+                                    ▲
+                                  watch: time limits, cancellations, lost jobs, progress
+
+What the store decides: who has a job, and whether a report still counts (every one names its attempt). What the worker
+may only assume: that it still has the job. So a handler whose attempt is over is told to end, whatever it does then.
+
+Stopping: no new jobs; those that no slot has taken go back; running ones may finish within the grace; what is left then
+goes back uncounted. A second request to stop is the end of the grace.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from penstock._outcome import Cancelled, Completed, Failed, Outcome, Released, invalid
+from penstock.app import App
+from penstock.errors import BackendError, InvalidArgumentError, QueueClosedError, shown
+from penstock.job import Job, JobState, JobStatus
+from penstock.policy import FailureCategory, duration
+from penstock.stream import JobStream
+from penstock.task import ISOLATIONS, Isolation, Task
+from penstock.worker._reports import Reporter
+from penstock.worker._run import Reason, Run
+from penstock.worker._signals import stopping_on_signals
+from penstock.worker._slots import Backlog, Runner, Slot, judged
+from penstock.worker._watch import Watch
+
+__all__ = ["Worker"]
+
+logger = logging.getLogger("penstock.worker")
+
+LOOK_SECONDS: Final = 0.02
+FLUSH_SECONDS: Final = 10.0
+REOPEN_SECONDS: Final = 1.0
+#: How long a prefetched job may wait for a slot before another worker gets its chance.
+PREFETCH_SECONDS: Final = 5.0
+MOST_SLOTS: Final = 1_000
+MOST_PREFETCHED: Final = 100_000
+
+
+class Worker:
+    """Runs an app's jobs.
+
+    Args:
+        app: whose handlers.
+        concurrency: how many jobs run at a time.
+        prefetch: how many more are taken ahead of a free slot, for very short jobs; they count as RUNNING.
+        isolation: "process": each job in a process of its own, which time limits, cancellation and memory limits really
+            end; "thread": on a thread, where nothing can be ended, only told to end. A task may decide for itself.
+        grace: how long running jobs may go on after the first request to stop, in seconds or a timedelta.
+        stop_grace: how long a handler has to end by itself after its time is over or its job was cancelled.
+        tags: only jobs that have all of these.
+        types: only these of the app's types; None is all.
+        name: by which the store knows it; host, process and a random part unless given.
+
+    Raises:
+        InvalidArgumentError: an argument is wrong, or a task cannot be run this way; nothing was started.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        concurrency: int = 4,
+        prefetch: int = 0,
+        *,
+        isolation: Isolation = "process",
+        grace: timedelta | float = 30.0,
+        stop_grace: timedelta | float = 5.0,
+        tags: Sequence[str] = (),
+        types: Sequence[str] | None = None,
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(app, App):
+            raise InvalidArgumentError(f"app must be an App, got {shown(app)}", field="app", value=app)
+        if isolation not in ISOLATIONS:
+            raise InvalidArgumentError(
+                f"isolation must be one of {', '.join(ISOLATIONS)}, got {shown(isolation)}",
+                field="isolation",
+                value=isolation,
+            )
+        self.app = app
+        self.concurrency = _whole("concurrency", concurrency, 1, MOST_SLOTS)
+        self.prefetch = _whole("prefetch", prefetch, 0, MOST_PREFETCHED)
+        self.isolation: Isolation = isolation
+        self.grace = duration(grace, "grace").total_seconds()
+        self.stop_grace = duration(stop_grace, "stop_grace").total_seconds()
+        self.tags = tuple(tags) if not isinstance(tags, str) else _refuse_text("tags", tags)
+        self._tasks = _wanted(app, types)
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._check_isolation()
+        self._control: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._running = threading.Lock()
+        self._stops = 0
+        self._slots: list[Slot] = []
+        self._backlog = Backlog()
+        self._stream: JobStream | None = None
+        self._is_draining = False
+        self._capacity = self.concurrency + self.prefetch
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name} of {len(self._tasks)} types>"
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types it takes."""
+        return tuple(self._tasks)
+
+    def _isolation_of(self, task: Task[Any, Any]) -> Isolation:
+        return task.isolation or self.isolation
+
+    def _check_isolation(self) -> None:
+        for task in self._tasks.values():
+            if self._isolation_of(task) == "thread" and task.limits:
+                raise InvalidArgumentError(
+                    f"{task.type} has limits ({', '.join(task.limits)}), which only hold for a process of its own: "
+                    'run it with isolation="process", or drop them',
+                    field="isolation",
+                    value="thread",
+                )
+            if self._isolation_of(task) == "process":
+                raise InvalidArgumentError(
+                    f'{task.type} cannot be run in a process of its own yet; use isolation="thread"',
+                    field="isolation",
+                    value="process",
+                )
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    def run(self, *, until_idle: bool = False) -> None:
+        """Take and run jobs until told to stop; in the main thread, SIGTERM and SIGINT tell so.
+
+        Args:
+            until_idle: return when no job of its types is ready, running or waiting for a retry.
+
+        Raises:
+            BackendError: the store failed for good.
+        """
+        if not self._running.acquire(blocking=False):
+            raise InvalidArgumentError("this worker runs already", field="worker")
+        try:
+            with stopping_on_signals(self.stop):
+                self._run(until_idle)
+        finally:
+            self._running.release()
+
+    def stop(self) -> None:
+        """Ask it to stop, from any thread or a signal handler: the first time it drains, the second time it ends at once."""
+        self._control.put(None)
+
+    def _run(self, until_idle: bool) -> None:
+        queue = self._queue = self.app.queue
+        self._stops, self._is_draining = 0, False
+        self._backlog = Backlog()
+        self._reporter = Reporter(queue, self._control.put)
+        self._watch = Watch(self, queue, self.stop_grace)
+        self._slots = [
+            Slot(number, self._backlog, self._begin, self._finish, self._runner_for)
+            for number in range(self.concurrency)
+        ]
+        error: BaseException | None = None
+        logger.info("worker %s takes %s", self.name, ", ".join(self._tasks))
+        self._open_stream()
+        self._reporter.start()
+        self._watch.start()
+        for slot in self._slots:
+            slot.thread.start()
+        intake = threading.Thread(target=self._take_in, name="penstock-intake", daemon=True)
+        intake.start()
+        try:
+            error = self._wait(until_idle)
+        finally:
+            self._shut_down(intake)
+        if error is not None:
+            raise error
+
+    def _wait(self, until_idle: bool) -> BaseException | None:
+        """Wait for a reason to stop; return the error that is one."""
+        pause = LOOK_SECONDS
+        while True:
+            try:
+                error = self._control.get(timeout=pause if until_idle else None)
+            except Empty:
+                if self._is_idle():
+                    return None
+                pause = min(pause * 1.2, 0.25) if self._is_quiet() else LOOK_SECONDS
+                continue
+            self._stops += 1
+            return error
+
+    def _shut_down(self, intake: threading.Thread) -> None:
+        end_at = time.monotonic() + self.grace
+        self._is_draining = True
+        if self._stream is not None:
+            self._stream.close()
+        intake.join()
+        self._give_back(self._backlog.withdraw(), "the worker was stopped before the job was begun")
+        self._backlog.end(len(self._slots))
+        while self.runs() and self._stops < 2 and time.monotonic() < end_at:
+            try:
+                self._control.get(timeout=min(LOOK_SECONDS, max(0.0, end_at - time.monotonic())))
+                self._stops += 1
+            except Empty:
+                continue
+        self._hand_back_running()
+        self._watch.stop()
+        if not self._reporter.stop(FLUSH_SECONDS):
+            logger.error("outcomes are left unreported; their jobs come back when this process is gone")
+        for slot in self._slots:
+            if slot.run is None:
+                slot.thread.join(1.0)
+        self._close_runners()
+        logger.info("worker %s has stopped", self.name)
+
+    def _hand_back_running(self) -> None:
+        for run in self.runs():
+            run.ask_to_end(Reason.DRAINED)
+            if self._isolation_of(run.task) == "thread" and run.settle():
+                # Its thread cannot be ended: what it reports later is refused, because the attempt is over.
+                self._reporter.put(run.job, Released("the worker was stopped while the job ran"))
+
+    def _close_runners(self) -> None:
+        """End what runs jobs elsewhere."""
+
+    # -- the way of a job ---------------------------------------------------------------------------------------
+
+    def _open_stream(self) -> None:
+        self._stream = self.app.queue.stream_jobs(
+            self.name, self.tags, self._capacity, types=tuple(self._tasks)
+        )
+
+    def _take_in(self) -> None:
+        """Put what the stream brings into the backlog; open it anew when the store was away for long."""
+        while not self._is_draining:
+            stream = self._stream
+            assert stream is not None  # noqa: S101  # opened before this thread was started
+            try:
+                for batch in stream:
+                    self._backlog.put(batch)
+            except BackendError as error:
+                if not error.retryable:
+                    self._control.put(error)
+                    return
+                logger.warning("the store was away for too long; it is tried again: %s", error)
+                if not self._reopen_stream():
+                    return
+            except BaseException as error:  # whatever ended it, the worker must know
+                self._control.put(error)
+                return
+            else:
+                if not self._is_draining:  # somebody closed the queue under us
+                    self._control.put(QueueClosedError("the queue of the worker was closed"))
+                return
+
+    def _reopen_stream(self) -> bool:
+        while not self._is_draining:
+            time.sleep(REOPEN_SECONDS)
+            try:
+                self._open_stream()
+            except BackendError as error:
+                logger.warning("the store is still away: %s", error)
+            except Exception as error:
+                self._control.put(error)
+                return False
+            else:
+                return True
+        return False
+
+    def _begin(self, job: Job) -> Run | None:
+        """Make a run of a job that a slot has taken; None if there is nothing to run."""
+        if self._watch.cancelled and job.id in self._watch.cancelled:
+            self._watch.cancelled.discard(job.id)
+            self._reporter.put(job, Cancelled())
+            return None
+        task = self._tasks.get(job.type)
+        if task is None:
+            self._reporter.put(
+                job, invalid(f"there is no handler for the type {shown(job.type)}", "no_handler")
+            )
+            return None
+        return Run(job, task, task.limit_of(job).total_seconds(), self._queue)
+
+    def _runner_for(self, task: Task[Any, Any]) -> Runner | None:  # noqa: ARG002
+        """Return what runs a task's jobs elsewhere; None is the slot's own thread."""
+        return None
+
+    def _finish(self, run: Run, outcome: Outcome) -> None:
+        """Hand an outcome to the reporter, unless the attempt was given up before."""
+        if run.has_news:
+            self._flush(run)
+        if not run.settle():
+            self._came_back(run)
+            return
+        if run.reason is Reason.LOST:
+            logger.warning(
+                "what attempt %d of job %s did is dropped: it had lost the job", run.job.attempt, run.job.id
+            )
+            return
+        outcome = judged(run, outcome, self._queue.backend.max_payload)
+        self._reporter.put(run.job, outcome)
+        if logger.isEnabledFor(logging.INFO):
+            _log_end(run, outcome)
+
+    def _flush(self, run: Run) -> None:
+        try:
+            run.flush()
+        except Exception as error:
+            logger.warning("the last progress of job %s was not stored: %s", run.job.id, error)
+
+    # -- what the watch asks for --------------------------------------------------------------------------------
+
+    def runs(self) -> list[Run]:
+        """Return the attempts that are under way; those that were given up are not."""
+        return [run for slot in self._slots if (run := slot.run) is not None and not run.is_settled]
+
+    def overdue(self, run: Run) -> None:
+        """Give up an attempt on a thread that did not end; a process is ended by its runner."""
+        if self._isolation_of(run.task) == "process" or not run.settle():
+            return
+        for slot in self._slots:
+            if slot.run is run:
+                slot.is_stuck = True
+        self._resize()
+        if run.reason is Reason.CANCELLED:
+            self._reporter.put(run.job, Cancelled())
+        elif run.reason is not Reason.LOST:
+            self._reporter.put(
+                run.job,
+                Failed(
+                    message=f"the execution time of {run.seconds:g} s is over",
+                    category=FailureCategory.TIMEOUT,
+                    code="timeout",
+                ),
+            )
+        logger.error(
+            "job %s (%s) does not end (%s): its thread is stuck and its slot stays closed until it returns",
+            run.job.id,
+            run.job.type,
+            run.reason,
+        )
+
+    def _came_back(self, run: Run) -> None:
+        """Open the slot of a stuck thread that has returned after all."""
+        for slot in self._slots:
+            if slot.is_stuck and slot.run is None and slot.thread is threading.current_thread():
+                slot.is_stuck = False
+                logger.warning("the stuck thread of job %s has returned; its slot is open again", run.job.id)
+                self._resize()
+
+    @property
+    def stuck(self) -> int:
+        """How many slots are closed because their thread does not return."""
+        return sum(slot.is_stuck for slot in self._slots)
+
+    def _resize(self) -> None:
+        stream = self._stream
+        if stream is not None and not self._is_draining:
+            is_open = self.concurrency > self.stuck
+            stream.resize(self._capacity - self.stuck if is_open else 0)
+
+    def tidy(self) -> None:
+        """Give others a chance at prefetched jobs that wait for too long, and at all if every slot is stuck."""
+        if not len(self._backlog):
+            self._watch.cancelled.clear()
+            return
+        if self._is_draining:
+            return
+        is_shut = self.stuck == self.concurrency
+        late = self._backlog.withdraw(None if is_shut else PREFETCH_SECONDS)
+        if late:
+            if not is_shut:
+                # These jobs are not short, so taking more ahead does nobody good.
+                self._capacity = self.concurrency
+                self._resize()
+            self._give_back(late, "the worker had no slot for the job")
+
+    def _give_back(self, jobs: Sequence[Job], why: str) -> None:
+        for job in jobs:
+            self._reporter.put(job, Released(why))
+
+    # -- until idle ---------------------------------------------------------------------------------------------
+
+    def _is_quiet(self) -> bool:
+        return not len(self._backlog) and not self.runs() and self._reporter.is_idle
+
+    def _is_idle(self) -> bool:
+        """Whether no job of its types is ready, running or waiting for a retry, here or elsewhere."""
+        if not self._is_quiet():
+            return False
+        backend = self._queue.backend
+        stats = backend.get_job_stats(self.tags)
+        if stats.total_jobs == stats.completed_jobs + stats.stopped_jobs:
+            return self._is_quiet()
+        return not any(self._has_work(task) for task in self._tasks) and self._is_quiet()
+
+    def _has_work(self, type_: str) -> bool:
+        backend = self._queue.backend
+        for status in (
+            JobStatus.RUNNING,
+            JobStatus.CANCELLING,
+            JobStatus.FAILED_RETRY,
+            JobStatus.UNKNOWN_RETRY,
+        ):
+            if backend.list_jobs(status=status, type=type_, tags=self.tags, limit=1):
+                return True
+        after: str | None = None
+        while True:
+            page = backend.list_jobs(
+                status=JobStatus.INITIAL_PENDING, type=type_, tags=self.tags, after=after, limit=1000
+            )
+            if any(job.state is JobState.SCHEDULED and not job.held for job in page):
+                return True
+            if len(page) < 1000:
+                return False
+            after = page[-1].id
+
+
+def _log_end(run: Run, outcome: Outcome) -> None:
+    words = {Completed: "completed", Failed: "failed", Cancelled: "cancelled", Released: "handed back"}
+    text = words[type(outcome)]
+    if isinstance(outcome, Failed):
+        text += f" ({outcome.category}): {outcome.message.partition(chr(10))[0][:200]}"
+    logger.info(
+        "%s %s, attempt %d, %s after %.3f s",
+        run.job.type,
+        run.job.id,
+        run.job.attempt,
+        text,
+        time.monotonic() - run.started_at,
+    )
+
+
+def _whole(field: str, value: object, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidArgumentError(
+            f"{field} must be a whole number from {least} to {most}, got {shown(value)}",
+            field=field,
+            value=value,
+        )
+    return value
+
+
+def _refuse_text(field: str, value: str) -> tuple[str, ...]:
+    raise InvalidArgumentError(
+        f"{field} must be a sequence of strings, got {shown(value)}", field=field, value=value
+    )
+
+
+def _wanted(app: App, types: Sequence[str] | None) -> dict[str, Task[..., Any]]:
+    if types is None:
+        wanted = dict(app.tasks)
+    else:
+        names = _refuse_text("types", types) if isinstance(types, str) else tuple(types)
+        unknown = [name for name in names if name not in app.tasks]
+        if unknown:
+            raise InvalidArgumentError(
+                f"the app has no handler for {', '.join(map(shown, unknown))} (it has {', '.join(app.tasks) or 'none'})",
+                field="types",
+                value=unknown,
+            )
+        wanted = {name: app.tasks[name] for name in names}
+    if not wanted:
+        raise InvalidArgumentError(
+            "the app has no handlers: decorate a function with @app.job, in a module that is imported",
+            field="app",
+        )
+    return wanted

@@ -1,0 +1,562 @@
+"""A worker that runs jobs on threads."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+
+import pytest
+from tests.app.working import PATIENCE, until, working
+
+from penstock import (
+    BackendError,
+    FailureCategory,
+    InvalidArgumentError,
+    JobContext,
+    JobFailedError,
+    JobStatus,
+    PermanentError,
+    RetryPolicy,
+    StaleAttemptError,
+    TemporaryError,
+    Worker,
+)
+from penstock.testing import check_store
+
+ONCE = RetryPolicy(max_attempts=1)
+
+
+def test_jobs_run_and_are_completed(stored_app):
+    @stored_app.job
+    def double(number: int) -> int:
+        return 2 * number
+
+    handles = double.submit_many([{"number": number} for number in range(50)])
+    Worker(stored_app, isolation="thread").run(until_idle=True)
+    assert [handle.result(0) for handle in handles] == [2 * number for number in range(50)]
+    assert check_store(stored_app.queue.backend) == []
+
+
+def test_jobs_run_at_the_same_time_up_to_the_concurrency(app):
+    together = threading.Barrier(3)
+
+    @app.job
+    def meet() -> int:
+        return together.wait(PATIENCE)
+
+    handles = [meet.submit() for _ in range(3)]
+    with working(app, concurrency=3):
+        assert sorted(handle.result(PATIENCE) for handle in handles) == [0, 1, 2]
+
+
+def test_no_more_are_taken_than_there_are_slots(app):
+    gate = threading.Event()
+    begun = threading.Semaphore(0)
+
+    @app.job
+    def wait() -> None:
+        begun.release()
+        gate.wait(PATIENCE)
+
+    for _ in range(5):
+        wait.submit()
+    with working(app, concurrency=2):
+        begun.acquire()
+        begun.acquire()
+        assert app.queue.get_job_stats().running_jobs == 2
+        gate.set()
+        until(lambda: app.queue.get_job_stats().completed_jobs == 5)
+
+
+def test_a_worker_takes_only_its_types_and_tags(app):
+    seen = []
+    app.job(type="mine")(lambda: seen.append("mine"))
+    app.job(type="other")(lambda: seen.append("other"))
+    app.tasks["other"].submit()
+    app.tasks["mine"].submit()
+    app.tasks["mine"].options(tags=["gpu"]).submit()
+    app.queue.submit("nobody")
+    Worker(app, isolation="thread", types=["mine"], tags=["gpu"]).run(until_idle=True)
+    assert seen == ["mine"]
+    Worker(app, isolation="thread", types=["mine"]).run(until_idle=True)
+    assert seen == ["mine", "mine"]
+    Worker(app, isolation="thread").run(until_idle=True)
+    assert seen == ["mine", "mine", "other"]
+    assert app.queue.get_job_stats().pending_jobs == 1, "a type that nobody handles waits"
+
+
+@pytest.mark.requirement("G14", "G18", "G20")
+def test_until_idle_waits_for_retries(stored_app):
+    @stored_app.job(retry=RetryPolicy(max_attempts=3, initial_delay=0.05))
+    def shaky(context: JobContext) -> int:
+        if context.attempt < 3:
+            raise TemporaryError("not yet")
+        return context.attempt
+
+    handle = shaky.submit()
+    Worker(stored_app, isolation="thread").run(until_idle=True)
+    assert handle.result(0) == 3
+
+
+def test_until_idle_does_not_wait_for_what_is_not_ready(app):
+    seen = []
+    app.job(type="note")(lambda: seen.append("ran"))
+    app.queue.submit("note", delay=3600)
+    app.queue.submit("note", held=True)
+    Worker(app, isolation="thread").run(until_idle=True)
+    assert seen == []
+
+
+@pytest.mark.requirement("G28")
+def test_every_kind_of_end_reaches_the_store(stored_app):
+    @stored_app.job(retry=ONCE)
+    def end(how: str) -> str:
+        if how == "permanent":
+            raise PermanentError("never", code="never")
+        if how == "temporary":
+            raise TemporaryError("later")
+        if how == "exit":
+            raise SystemExit(1)
+        if how == "interrupt":
+            raise KeyboardInterrupt
+        return how
+
+    kinds = ["fine", "permanent", "temporary", "exit", "interrupt"]
+    handles = {how: end.submit(how) for how in kinds}
+    Worker(stored_app, isolation="thread").run(until_idle=True)
+    found = {how: (handle.status, handle.job().error_category) for how, handle in handles.items()}
+    assert found == {
+        "fine": (JobStatus.COMPLETED, None),
+        "permanent": (JobStatus.FAILED, FailureCategory.PERMANENT),
+        "temporary": (JobStatus.DEAD_LETTER, FailureCategory.TEMPORARY),
+        "exit": (JobStatus.DEAD_LETTER, FailureCategory.SYSTEM),
+        "interrupt": (JobStatus.DEAD_LETTER, FailureCategory.SYSTEM),
+    }
+    assert check_store(stored_app.queue.backend) == []
+
+
+# -- limits ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("G14", "G21")
+def test_at_the_limit_the_attempt_is_failed_and_its_slot_stays_closed_until_the_thread_returns(
+    stored_app, caplog
+):
+    gate = threading.Event()
+    told = threading.Event()
+
+    @stored_app.job(timeout=0.2, retry=ONCE)
+    def stubborn(context: JobContext) -> None:
+        until(lambda: context.is_cancelled)
+        told.set()
+        gate.wait(PATIENCE)
+
+    quick = stored_app.job(type="quick")(lambda: "done")
+    handle = stubborn.submit()
+    with working(stored_app, concurrency=2) as worker:
+        job = handle.wait(PATIENCE)
+        assert (job.status, job.error_category) == (JobStatus.DEAD_LETTER, FailureCategory.TIMEOUT)
+        assert (job.error_code, job.error_message) == ("timeout", "the execution time of 0.2 s is over")
+        assert told.wait(PATIENCE)
+        assert worker.stuck == 1
+        assert worker._stream.max_assigned_jobs == 1
+        assert quick.submit().result(PATIENCE) == "done", "the other slot goes on"
+        gate.set()
+        until(lambda: worker.stuck == 0)
+        until(lambda: worker._stream.max_assigned_jobs == 2)
+    assert "is stuck" in caplog.text
+    assert handle.status is JobStatus.DEAD_LETTER, "what came late changed nothing"
+
+
+def test_with_every_slot_stuck_nothing_is_taken(app):
+    gate = threading.Event()
+
+    @app.job(timeout=0.1, retry=ONCE)
+    def stubborn() -> None:
+        gate.wait(PATIENCE)
+
+    quick = app.job(type="quick")(lambda: "done")
+    stuck = stubborn.submit()
+    with working(app, concurrency=1) as worker:
+        stuck.wait(PATIENCE)
+        until(lambda: worker.stuck == 1)
+        handle = quick.submit()
+        with pytest.raises(TimeoutError):
+            handle.result(0.3)
+        gate.set()
+        assert handle.result(PATIENCE) == "done"
+
+
+def test_a_coroutine_is_cancelled_at_its_limit(app):
+    seen = []
+
+    @app.job(timeout=0.1, retry=ONCE)
+    async def sleeps() -> None:
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    handle = sleeps.submit()
+    with working(app) as worker:
+        assert handle.wait(PATIENCE).error_category is FailureCategory.TIMEOUT
+        until(lambda: seen == ["cancelled"])
+        until(lambda: worker.stuck == 0)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "elsewhere"])
+def test_a_cancelled_job_is_told_and_stopped(make_app, url, elsewhere):
+    app = make_app(url)
+    begun = threading.Event()
+
+    @app.job
+    def patient(context: JobContext) -> None:
+        begun.set()
+        until(lambda: context.is_cancelled)
+        raise RuntimeError("I was told to stop")
+
+    handle = patient.submit()
+    with working(app):
+        assert begun.wait(PATIENCE)
+        canceller = make_app(url).handle(handle.id) if elsewhere else handle
+        assert canceller.cancel()
+        job = handle.wait(PATIENCE)
+    assert (job.status, job.error_category) == (JobStatus.STOPPED, FailureCategory.CANCELLED)
+    with pytest.raises(JobFailedError):
+        handle.result(0)
+    assert check_store(app.queue.backend) == []
+
+
+def test_work_that_was_done_in_spite_of_a_cancellation_counts(app):
+    begun, gate = threading.Event(), threading.Event()
+
+    @app.job
+    def deaf() -> str:
+        begun.set()
+        gate.wait(PATIENCE)
+        return "done"
+
+    handle = deaf.submit()
+    with working(app):
+        assert begun.wait(PATIENCE)
+        handle.cancel()
+        gate.set()
+        assert handle.result(PATIENCE) == "done"
+
+
+def test_a_handler_that_ignores_its_cancellation_is_given_up(app):
+    begun, gate = threading.Event(), threading.Event()
+
+    @app.job
+    def deaf() -> None:
+        begun.set()
+        gate.wait(PATIENCE)
+
+    handle = deaf.submit()
+    with working(app, concurrency=1, stop_grace=0.1) as worker:
+        assert begun.wait(PATIENCE)
+        handle.cancel()
+        assert handle.wait(PATIENCE).status is JobStatus.STOPPED
+        assert worker.stuck == 1
+        gate.set()
+
+
+def test_a_job_that_was_taken_away_is_told_to_end_and_its_report_is_dropped(make_app, url):
+    app = make_app(url)
+    begun, told = threading.Event(), threading.Event()
+
+    @app.job(retry=RetryPolicy(max_attempts=5))
+    def slow(context: JobContext) -> str:
+        if context.attempt > 1:
+            return f"attempt {context.attempt}"
+        begun.set()
+        until(lambda: context.is_cancelled)
+        with contextlib.suppress(StaleAttemptError):
+            context.save_checkpoint(b"stale")
+            told.set()
+        return "late"
+
+    handle = slow.submit()
+    with working(app) as worker:
+        assert begun.wait(PATIENCE)
+        app.queue.mark_worker_unresponsive(worker.name)
+        assert handle.result(PATIENCE) == "attempt 2"
+        until(lambda: not worker.runs())
+    assert not told.is_set()
+    assert handle.job().result == b'"attempt 2"'
+    assert check_store(app.queue.backend) == []
+
+
+# -- telling --------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_seen_in_the_store_within_a_second(make_app, url):
+    app = make_app(url)
+    gate = threading.Event()
+
+    @app.job
+    def works(context: JobContext) -> None:
+        for percent in range(60):
+            context.progress(percent, f"step {percent}")
+        gate.wait(PATIENCE)
+        context.progress(100)
+
+    handle = works.submit()
+    with working(app):
+        start = time.monotonic()
+        until(lambda: handle.progress == 59)
+        assert time.monotonic() - start < 5, "a second is the aim; the machine may be busy"
+        assert handle.job().description == "step 59"
+        gate.set()
+        assert handle.wait(PATIENCE).progress == 100
+        assert handle.job().description == "step 59"
+
+
+def test_what_a_job_spawns_holds_back_what_waits_for_it(stored_app):
+    order = []
+
+    @stored_app.job
+    def part(number: int) -> None:
+        order.append(number)
+
+    @stored_app.job
+    def split(context: JobContext) -> list[str]:
+        return [context.spawn(part, number=number).id for number in range(3)]
+
+    @stored_app.job
+    def join() -> None:
+        order.append("joined")
+
+    first = split.submit()
+    last = join.options(after=[first]).submit()
+    Worker(stored_app, isolation="thread").run(until_idle=True)
+    assert last.status is JobStatus.COMPLETED
+    assert sorted(order[:3]) == [0, 1, 2]
+    assert order[3:] == ["joined"]
+    assert stored_app.queue.get_job(first.result(0)[0]).parent_id == first.id
+
+
+def test_jobs_submit_and_wait_for_others(app):
+    @app.job
+    def inner(number: int) -> int:
+        return number + 1
+
+    @app.job
+    def outer() -> int:
+        return inner.submit(1).result(PATIENCE)
+
+    handle = outer.submit()
+    with working(app, concurrency=2):
+        assert handle.result(PATIENCE) == 2
+
+
+# -- stopping -------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing(stored_app):
+    begun, gate = threading.Event(), threading.Event()
+
+    @stored_app.job
+    def wait() -> str:
+        begun.set()
+        gate.wait(PATIENCE)
+        return "done"
+
+    handles = [wait.submit() for _ in range(5)]
+    with working(stored_app, concurrency=1, prefetch=3) as worker:
+        assert begun.wait(PATIENCE)
+        worker.stop()
+        until(lambda: stored_app.queue.get_job_stats().running_jobs == 1)
+        gate.set()
+    ended = [handle for handle in handles if handle.status is JobStatus.COMPLETED]
+    assert [handle.result(0) for handle in ended] == ["done"]
+    assert stored_app.queue.get_job_stats().running_jobs == 0
+    assert all(handle.job().failures == 0 for handle in handles), "what goes back does not count"
+    assert check_store(stored_app.queue.backend) == []
+
+
+@pytest.mark.parametrize("how", ["twice", "grace"])
+def test_what_does_not_end_is_handed_back_uncounted(app, how):
+    begun, gate = threading.Event(), threading.Event()
+
+    @app.job(retry=ONCE)
+    def wait() -> str:
+        begun.set()
+        gate.wait(PATIENCE)
+        return "done"
+
+    handle = wait.submit()
+    with working(app, grace=0.1 if how == "grace" else PATIENCE) as worker:
+        assert begun.wait(PATIENCE)
+        worker.stop()
+        if how == "twice":
+            worker.stop()
+    job = handle.job()
+    assert (job.status, job.failures, job.retry_count) == (JobStatus.FAILED_RETRY, 0, 1)
+    gate.set()
+    with working(app):
+        assert handle.result(PATIENCE) == "done"
+
+
+def test_a_worker_can_run_again(app):
+    note = app.job(type="note")(lambda: "noted")
+    worker = Worker(app, isolation="thread")
+    for _ in range(2):
+        handle = note.submit()
+        worker.run(until_idle=True)
+        assert handle.result(0) == "noted"
+
+
+def test_a_worker_runs_once_at_a_time(app):
+    app.job(type="note")(lambda: None)
+    with working(app) as worker:
+        until(lambda: worker._stream is not None)
+        with pytest.raises(InvalidArgumentError, match="runs already"):
+            worker.run()
+
+
+def test_a_worker_leaves_no_thread_behind(stored_app):
+    @stored_app.job
+    async def hello() -> None: ...
+
+    hello.submit()
+    Worker(stored_app, isolation="thread").run(until_idle=True)  # the queue's own threads stay
+    before = {thread.name for thread in threading.enumerate()}
+    for _ in range(3):
+        hello.submit()
+        Worker(stored_app, isolation="thread").run(until_idle=True)
+    after = {thread.name for thread in threading.enumerate()}
+    assert {name for name in after - before if name.startswith("penstock")} == set()
+
+
+def test_closing_the_queue_under_a_worker_ends_it_with_an_error(app):
+    app.job(type="note")(lambda: None)
+    worker = Worker(app, isolation="thread")
+    timer = threading.Timer(0.2, app.close)
+    timer.start()
+    with pytest.raises(Exception, match="closed"):
+        worker.run()
+    timer.join()
+
+
+# -- prefetching ----------------------------------------------------------------------------------------------------
+
+
+def test_prefetched_jobs_that_wait_too_long_are_given_to_others(make_app, url, monkeypatch):
+    monkeypatch.setattr("penstock.worker.worker.PREFETCH_SECONDS", 0.2)
+    app, other = make_app(url), make_app(url)
+    gate = threading.Event()
+
+    @app.job
+    def wait() -> str:
+        gate.wait(PATIENCE)
+        return "slow"
+
+    other.job(type="wait")(lambda: "quick")
+    handles = [wait.submit() for _ in range(3)]
+    with working(app, concurrency=1, prefetch=2):
+        until(lambda: app.queue.get_job_stats().running_jobs == 3)
+        with working(other, concurrency=1):
+            until(lambda: sum(handle.status is JobStatus.COMPLETED for handle in handles) == 2)
+        assert all(handle.job().failures == 0 for handle in handles)
+        gate.set()
+        until(lambda: app.queue.get_job_stats().completed_jobs == 3)
+
+
+# -- a store that fails ---------------------------------------------------------------------------------------------
+
+
+def test_outcomes_wait_for_a_store_that_is_away(app, monkeypatch):
+    note = app.job(type="note")(lambda: "noted")
+    queue = app.queue
+    real, outages = queue.complete_jobs, iter([BackendError("away", retryable=True)] * 2)
+
+    def complete_jobs(*args, **kwargs):
+        for outage in outages:
+            raise outage
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(queue, "complete_jobs", complete_jobs)
+    handle = note.submit()
+    with working(app):
+        assert handle.result(PATIENCE) == "noted"
+    assert next(outages, None) is None
+
+
+def test_a_report_that_spoils_a_batch_fails_alone(app, monkeypatch, caplog):
+    """Whatever the store refuses to keep: the others must not suffer, and the job must not run for ever."""
+    note = app.job(type="note")(lambda number: number)
+    queue, real = app.queue, app.queue.complete_jobs
+
+    def complete_jobs(results, *, attempts):
+        if b"7" in results.values():
+            raise InvalidArgumentError("seven cannot be stored", field="result")
+        real(results, attempts=attempts)
+
+    monkeypatch.setattr(queue, "complete_jobs", complete_jobs)
+    handles = note.submit_many([{"number": number} for number in range(10)])
+    Worker(app, isolation="thread").run(until_idle=True)
+    assert [handle.status for handle in handles].count(JobStatus.COMPLETED) == 9
+    assert (handles[7].status, handles[7].job().error_code) == (JobStatus.FAILED, "invalid_report")
+
+
+def test_a_store_that_fails_for_good_ends_the_worker_with_its_error(app, monkeypatch):
+    note = app.job(type="note")(lambda: None)
+
+    def broken(*args, **kwargs):
+        raise BackendError("the file is damaged", retryable=False)
+
+    monkeypatch.setattr(app.queue, "complete_jobs", broken)
+    note.submit()
+    with pytest.raises(BackendError, match="damaged"):
+        Worker(app, isolation="thread").run()
+
+
+# -- arguments ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"concurrency": 0},
+        {"concurrency": True},
+        {"concurrency": 10_000},
+        {"prefetch": -1},
+        {"prefetch": 1.5},
+        {"isolation": "rope"},
+        {"grace": -1},
+        {"grace": float("nan")},
+        {"stop_grace": "soon"},
+        {"tags": "text"},
+        {"types": "note"},
+        {"types": ["nobody"]},
+        {"types": []},
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_starts(app, settings):
+    app.job(type="note")(lambda: None)
+    with pytest.raises(InvalidArgumentError):
+        Worker(app, **{"isolation": "thread", **settings})
+
+
+def test_an_app_without_handlers_is_no_work(app):
+    with pytest.raises(InvalidArgumentError, match="has no handlers"):
+        Worker(app, isolation="thread")
+    with pytest.raises(InvalidArgumentError, match="must be an App"):
+        Worker("app", isolation="thread")
+
+
+def test_memory_limits_and_threads_do_not_go_together(app):
+    app.job(type="hungry", memory=100_000_000)(lambda: None)
+    with pytest.raises(InvalidArgumentError, match=r'has limits .memory.*isolation="process"'):
+        Worker(app, isolation="thread")
+
+
+def test_ends_are_logged(app, caplog):
+    app.job(type="note")(lambda: None)
+    app.tasks["note"].submit()
+    with caplog.at_level(logging.INFO, "penstock.worker"):
+        Worker(app, isolation="thread").run(until_idle=True)
+    assert any("attempt 1, completed after" in record.getMessage() for record in caplog.records)
