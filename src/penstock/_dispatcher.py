@@ -65,7 +65,8 @@ class _Group:
         self.streams: dict[JobStream, None] = {}
 
     def hungry(self) -> list[JobStream]:
-        return [stream for stream in self.streams if stream.is_open and stream.free > 0]
+        # A copy, made in one step: the dispatcher looks without the lock, while streams come and go.
+        return [stream for stream in list(self.streams) if stream.is_open and stream.free > 0]
 
     def put_last(self, stream: JobStream) -> None:
         if stream in self.streams:

@@ -190,6 +190,7 @@ class AsyncQueue:
 
     submit = _awaited(Queue.submit)
     submit_many = _awaited(Queue.submit_many)
+    new_job = _awaited(Queue.new_job)
     enqueue_job = _awaited(Queue.enqueue_job)
     enqueue_jobs = _awaited(Queue.enqueue_jobs)
     enqueue_flow = _awaited(Queue.enqueue_flow)

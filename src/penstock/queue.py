@@ -239,6 +239,7 @@ class Queue:
 
     def new_job(
         self,
+        /,
         type: str,
         payload: object = None,
         *,
