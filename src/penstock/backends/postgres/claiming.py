@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
-from penstock.backends._rows import Row, damage_named, first_claim, job_of
+from penstock.backends._rows import Row, damage_named, first_claims, job_of
 from penstock.backends._store import Claim, claim_change, tell
 from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.fast import numbers, texts
@@ -18,7 +18,7 @@ _FIRST_PROBE: Final = 64
 _SPARE_CANDIDATES: Final = 1_000
 
 #: What a claim statement tells of each job, after the transaction's own facts:
-#: seq, n, order_at, from_status, is_usual, payload, and the columns of `first_claim`, of which the fourth is the priority.
+#: seq, n, order_at, from_status, is_usual, payload, and the columns of `first_claims`, of which the fourth is the priority.
 _Found = tuple[Any, ...]
 _SEQ, _N, _ORDER_AT, _SOURCE, _IS_USUAL, _PAYLOAD, _FIRST = range(3, 10)
 _PRIORITY: Final = _FIRST + 3
@@ -71,10 +71,9 @@ class ClaimingTransaction(CoreTransaction):
         """Return the jobs that a claim took; only those with a past are read whole."""
         now = self.now
         with damage_named():
+            first_claim = first_claims(assignee_id, now)
             jobs = {
-                each[_SEQ]: first_claim(each[_FIRST:], each[_PAYLOAD], assignee_id, now)
-                for each in found
-                if each[_IS_USUAL]
+                each[_SEQ]: first_claim(each[_PAYLOAD], *each[_FIRST:]) for each in found if each[_IS_USUAL]
             }
         if len(jobs) == len(found):
             return list(jobs.values())

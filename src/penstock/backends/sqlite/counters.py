@@ -1,16 +1,23 @@
-"""Counts of jobs per tag and status, folded from the journal."""
+"""Counts of jobs per tag and status, folded from the journal.
+
+A writer that knows every change since the last fold, because nobody else has written, hands them over and the journal
+need not be read for it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import apsw
 
 from penstock.backends._rows import decode_strings
 from penstock.backends.sqlite.connection import fetch
 
-__all__ = ["fold_counters"]
+__all__ = ["Tally", "fold_counters"]
+
+#: What was journaled: (tags, from_status, status, verb, retry_count), and how often; any number of times each.
+Tally: TypeAlias = list[tuple[tuple[str, str | None, str, str, int], int]]
 
 # Counted here, and not by GROUP BY: SQLite would sort the rows, which takes twice as long.
 _CHANGES: Final = (
@@ -29,8 +36,8 @@ _COUNTED_RETRY: Final = frozenset({"fail", "time_out", "release", "stop_with_ret
 _REMOVED: Final = frozenset({"delete", "cleanup"})
 
 
-def fold_counters(cursor: apsw.Cursor) -> None:
-    """Add what the journal's tail says to the counters."""
+def fold_counters(cursor: apsw.Cursor, tally: Tally | None = None) -> None:
+    """Add what the journal's tail says to the counters; `tally` is what it says, if that is known."""
     ((folded, last),) = fetch(
         cursor, "SELECT (SELECT value FROM setting WHERE name = 'folded'), coalesce(max(seq), 0) FROM journal"
     )
@@ -44,13 +51,15 @@ def fold_counters(cursor: apsw.Cursor) -> None:
             delta[0] += jobs
             delta[1] += retries
 
+    if tally is None:
+        tally = _read_tally(cursor, folded, last)
     has_updates = False
-    for (tags, source, status, verb, retry_count), count in _changes(cursor, folded, last).items():
+    for (tags, source, status, verb, retry_count), count in tally:
         retries = count * retry_count
-        if verb in _REMOVED:
-            add(tags, source, -count, -retries)
-        elif source is None:
+        if source is None:
             add(tags, status, count, retries)
+        elif verb in _REMOVED:
+            add(tags, source, -count, -retries)
         elif verb == "update":
             has_updates = True
             add(tags, status, count, retries)
@@ -65,8 +74,8 @@ def fold_counters(cursor: apsw.Cursor) -> None:
     cursor.execute("UPDATE setting SET value = ? WHERE name = 'folded'", (last,))
 
 
-def _changes(cursor: apsw.Cursor, folded: int, last: int) -> Counter[tuple[Any, ...]]:
-    counts: Counter[tuple[Any, ...]] = Counter()
+def _read_tally(cursor: apsw.Cursor, folded: int, last: int) -> Tally:
+    counts: Counter[Any] = Counter()
     for start in range(folded, last, _PORTION):
         counts.update(fetch(cursor, _CHANGES, (start, min(start + _PORTION, last))))
-    return counts
+    return list(counts.items())

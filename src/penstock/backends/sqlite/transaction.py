@@ -7,9 +7,11 @@ first migration).
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import apsw
 import msgspec
@@ -25,7 +27,7 @@ from penstock.backends._rows import (
     encode_policy,
     encode_strings,
     encode_timeouts,
-    first_claim,
+    first_claims,
     moment_at,
 )
 from penstock.backends._store import (
@@ -43,14 +45,15 @@ from penstock.backends._store import (
     tell,
 )
 from penstock.backends.base import Change
-from penstock.backends.sqlite.claiming import TAKE, rarest_tag, selection
+from penstock.backends.sqlite.claiming import FOUND_STATUS, FOUND_TAGS, TAKE, rarest_tag, selection
 from penstock.backends.sqlite.connection import fetch
 from penstock.backends.sqlite.consumers import archive
-from penstock.backends.sqlite.counters import fold_counters
+from penstock.backends.sqlite.counters import Tally, fold_counters
+from penstock.backends.sqlite.memory import SubmissionFacts, WriterMemory
 from penstock.job import Job, JobStatus
 from penstock.lifecycle import Verb
 
-__all__ = ["COLUMN_LIST", "SqliteTransaction", "SubmissionCache"]
+__all__ = ["COLUMN_LIST", "SqliteTransaction"]
 
 COLUMN_LIST: Final = ", ".join(COLUMNS)
 # OR FAIL: a failed statement is not undone by itself, because whoever meets its error rolls back the whole call. That
@@ -70,6 +73,7 @@ _PLAIN_VALUES: Final = {
     "retry_count": "0", "failures": "0", "progress": "0", "error_message": "''", "after": "'[]'",
     "after_any": "'[]'", "verb": "'enqueue'",
 }  # fmt: skip
+_PLAIN_TAGS: Final = list(_PLAIN_VALUES).index("tags")
 _INSERT_PLAIN: Final = (
     f"INSERT OR FAIL INTO job ({', '.join(_PLAIN_VALUES)}) VALUES ({', '.join(_PLAIN_VALUES.values())})"
 )
@@ -111,15 +115,21 @@ _SAVE: Final = (
     f"UPDATE OR FAIL job SET {', '.join(f'{name} = ?' for name in _SAVED)},"
     " attempt_ready_at = CASE WHEN ? IN ('claim', 'restart') THEN ? ELSE attempt_ready_at END WHERE seq = ?"
 )
+_tallied_values = attrgetter("tags", "from_status", "status", "verb", "retry_count")
 _saved_values = attrgetter(*_SAVED, "verb", "ready_at", "seq")
+# A job's `n` rises with every change: while it is 2, its first claim was the last thing that happened to it.
+_COMPLETE_HELD: Final = """UPDATE OR FAIL job SET
+    from_status = 'running', status = 'completed', closed = 1, verb = 'complete', n = n + 1, finalized_at = ?2,
+    updated_at = ?2, owner = NULL, lease_until = NULL, deadline_at = NULL
+WHERE seq IN (SELECT value FROM json_each(?1)) AND n = 2 AND status = 'running' AND fan = 0"""
+_LAST_CHANGED: Final = "SELECT job_seq FROM journal ORDER BY seq DESC LIMIT ?"
 _COMPLETE_SIMPLE: Final = """UPDATE OR FAIL job SET
     from_status = status, status = 'completed', closed = 1, verb = 'complete', n = n + 1, finalized_at = ?2,
     updated_at = ?2, started_at = coalesce(started_at, ?2), owner = NULL, lease_until = NULL, deadline_at = NULL
 FROM json_each(?1) AS fence
 WHERE job.id = fence.key AND job.key IS NULL AND job.fan = 0 AND job.status IN ('running', 'cancelling')
     AND (fence.value IS NULL OR job.attempt = fence.value)
-RETURNING id, seq, assignee_id"""
-_COMPLETE_AND_TELL: Final = f"{_COMPLETE_SIMPLE}, type, tags, from_status, attempt"
+RETURNING id, seq, assignee_id, type, tags, from_status, attempt"""
 _PLACE: Final = "UPDATE job SET gate = ?, ready_at = ?, unmet = ? WHERE seq = ?"
 _placed_values = attrgetter("gate", "ready_at", "unmet", "seq")
 _PROMOTE: Final = (
@@ -138,42 +148,21 @@ _ANY_DUE: Final = "SELECT " + " OR ".join(
 )
 _IN_FLIGHT: Final = "status IN ('running', 'cancelling')"
 _encode = msgspec.json.Encoder().encode
-
-
-class SubmissionCache:
-    """What every submission asks for, kept while nobody else writes: most stores have one writer most of the time."""
-
-    __slots__ = ("blocked", "last_seq", "version")
-
-    def __init__(self) -> None:
-        self.version = -1
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget: a part of the transaction was undone, or somebody else has written."""
-        self.blocked = False
-        self.last_seq = -1
-
-    def check(self, connection: apsw.Connection) -> None:
-        """Forget if the file has changed since `keep`; at the beginning of a transaction."""
-        if connection.data_version() != self.version:
-            self.clear()
-
-    def keep(self, connection: apsw.Connection) -> None:
-        """Remember the state of the file; right after a commit."""
-        self.version = connection.data_version()
+_V = TypeVar("_V")
 
 
 class SqliteTransaction(Transaction):
     """What one piece of work may do, on the writer's connection."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, cache: SubmissionCache, wants_changes: bool) -> None:
+    def __init__(self, cursor: apsw.Cursor, now: int, memory: WriterMemory, wants_changes: bool) -> None:
         self.cursor = cursor
         self.now = now
-        self._cache = cache
+        self._memory = memory
         self.wants_changes = wants_changes
         self.changes: list[Change] = []
         self.journaled = 0
+        self.tally: Tally = []
+        self.folded = False  # whether the counters were folded in it
 
     # -- finding rows -------------------------------------------------------------------------------------------
 
@@ -261,7 +250,7 @@ class SqliteTransaction(Transaction):
             execute_many(_INSERT, map(msgspec.structs.astuple, rows))
         except apsw.ConstraintError:
             raise self._duplicates([row.id for row in rows], rows[0].seq) from None
-        self.journaled += len(rows)
+        self._journaled([((row.tags, None, row.status, "enqueue", row.retry_count), 1) for row in rows])
         payloads = [(row.seq, each.payload) for row, each in zip(rows, blobs, strict=True) if each.payload]
         if payloads:
             execute_many(_INSERT_PAYLOAD, payloads)
@@ -274,16 +263,20 @@ class SqliteTransaction(Transaction):
     def insert_plain(self, jobs: Sequence[Job]) -> None:
         now = self.now
         first = self.reserve(len(jobs))[0]
+        values = [plain_values(job, seq, now) for seq, job in enumerate(jobs, first)]
         try:
             if len(jobs) == 1:
-                self.cursor.execute(_INSERT_PLAIN, plain_values(jobs[0], first, now))
+                self.cursor.execute(_INSERT_PLAIN, values[0])
             else:
-                self.cursor.executemany(
-                    _INSERT_PLAIN, [plain_values(job, seq, now) for seq, job in enumerate(jobs, first)]
-                )
+                self.cursor.executemany(_INSERT_PLAIN, values)
         except apsw.ConstraintError:
             raise self._duplicates([job.id for job in jobs], first) from None
-        self.journaled += len(jobs)
+        self._journaled(
+            [
+                ((tags, None, "initial_pending", "enqueue", 0), count)
+                for tags, count in _counted([each[_PLAIN_TAGS] for each in values])
+            ]
+        )
         if len(jobs) > 1:
             payloads = [(seq, bytes(job.payload)) for seq, job in enumerate(jobs, first) if job.payload]
             self.cursor.executemany(_INSERT_PAYLOAD, payloads)
@@ -294,30 +287,55 @@ class SqliteTransaction(Transaction):
 
     def save(self, rows: Sequence[Row]) -> None:
         self.cursor.executemany(_SAVE, map(_saved_values, rows))
-        self.journaled += len(rows)
+        self._journaled([(_tallied_values(row), 1) for row in rows])
 
     def complete_simple(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
-        query = _COMPLETE_AND_TELL if self.wants_changes else _COMPLETE_SIMPLE
-        found = fetch(self.cursor, query, (_encode(fences).decode(), self.now))
-        self.journaled += len(found)
-        if not self.wants_changes:
-            return found
-        at = moment_at(self.now)
-        self.changes += [
-            Change(
-                job_id=job_id,
-                type=type_,
-                key=None,
-                tags=decode_strings(tags),
-                verb=Verb.COMPLETE,
-                from_status=STATUSES[source],
-                status=JobStatus.COMPLETED,
-                attempt=attempt,
-                assignee_id=assignee_id,
-                at=at,
-            )
-            for job_id, _, assignee_id, type_, tags, source, attempt in found
-        ]
+        done = self._complete_held(fences)
+        if len(done) == len(fences):
+            return done
+        finished = {job_id for job_id, _, _ in done}
+        rest = {job_id: attempt for job_id, attempt in fences.items() if job_id not in finished}
+        return done + self._complete_found(rest)
+
+    def _complete_held(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
+        """Complete what this process claimed and nobody has touched since: found by number, and nothing to read."""
+        held = self._memory.held
+        jobs: dict[int, str] = {}
+        for job_id, attempt in fences.items():
+            if job_id in held and (attempt is None or attempt == 1):
+                jobs[held[job_id][0]] = job_id
+        if not jobs:
+            return []
+        self.cursor.execute(_COMPLETE_HELD, (_json(jobs), self.now))
+        changed = self.cursor.connection.changes()
+        if changed < len(jobs):  # the journal's last rows tell which ones were as they had been claimed
+            jobs = {seq: jobs[seq] for (seq,) in fetch(self.cursor, _LAST_CHANGED, (changed,))}
+        done = {job_id: held.pop(job_id) for job_id in jobs.values()}
+        self._journaled(
+            [
+                ((encode_strings(tags), "running", "completed", "complete", 0), count)
+                for tags, count in _counted([tags for _, _, _, tags in done.values()])
+            ]
+        )
+        if self.wants_changes:
+            at = moment_at(self.now)
+            self.changes += [
+                _completion(job_id, type_, tags, JobStatus.RUNNING, 1, assignee_id, at)
+                for job_id, (_, assignee_id, type_, tags) in done.items()
+            ]
+        return [(job_id, seq, assignee_id) for job_id, (seq, assignee_id, _, _) in done.items()]
+
+    def _complete_found(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
+        found = fetch(self.cursor, _COMPLETE_SIMPLE, (_encode(fences).decode(), self.now))
+        self._journaled(
+            [((tags, source, "completed", "complete", 0), 1) for _, _, _, _, tags, source, _ in found]
+        )
+        if self.wants_changes:
+            at = moment_at(self.now)
+            self.changes += [
+                _completion(job_id, type_, decode_strings(tags), STATUSES[source], attempt, assignee_id, at)
+                for job_id, _, assignee_id, type_, tags, source, attempt in found
+            ]
         return [(job_id, seq, assignee_id) for job_id, seq, assignee_id, *_ in found]
 
     def place(self, rows: Sequence[Row]) -> None:
@@ -361,7 +379,7 @@ class SqliteTransaction(Transaction):
 
     def set_blocked(self, blocked: bool) -> None:
         self.cursor.execute("UPDATE setting SET value = ? WHERE name = 'blocked'", (int(blocked),))
-        self._cache.clear()
+        self._memory.facts.clear()
 
     def count_waiting(self) -> int:
         return int(
@@ -404,12 +422,12 @@ class SqliteTransaction(Transaction):
         facts.last_seq += count
         return range(first, first + count)
 
-    def _submission_facts(self) -> SubmissionCache:
-        cache = self._cache
-        if cache.last_seq < 0:
-            ((blocked, cache.last_seq),) = fetch(self.cursor, _SUBMISSION_FACTS)
-            cache.blocked = bool(blocked)
-        return cache
+    def _submission_facts(self) -> SubmissionFacts:
+        facts = self._memory.facts
+        if facts.last_seq < 0:
+            ((blocked, facts.last_seq),) = fetch(self.cursor, _SUBMISSION_FACTS)
+            facts.blocked = bool(blocked)
+        return facts
 
     # -- what waits for what ------------------------------------------------------------------------------------
 
@@ -489,7 +507,14 @@ class SqliteTransaction(Transaction):
                 "seqs": _json([seq for seq, *_ in found]),
             },
         )
-        self.journaled += len(found)
+        self._journaled(
+            [
+                ((tags, source, "running", "claim", 0), count)
+                for (tags, source), count in _counted(
+                    [(each[FOUND_TAGS], each[FOUND_STATUS]) for each in found]
+                )
+            ]
+        )
         jobs = self._claimed(found, claim.assignee_id)
         if self.wants_changes:
             self.changes += [
@@ -499,13 +524,14 @@ class SqliteTransaction(Transaction):
 
     def _claimed(self, found: list[tuple[Any, ...]], assignee_id: str) -> list[Job]:
         """Return the jobs that a claim took; only those with a past are read whole."""
-        now = self.now
         with damage_named():
+            first_claim = first_claims(assignee_id, self.now)
             jobs = {
-                seq: first_claim(values, payload, assignee_id, now)
-                for seq, is_usual, payload, _, *values in found
+                seq: first_claim(payload, *columns)
+                for seq, is_usual, payload, _, *columns in found
                 if is_usual
             }
+        self._memory.hold(jobs)
         if len(jobs) == len(found):
             return list(jobs.values())
         others = list(self.rows_by_seq([seq for seq, *_ in found if seq not in jobs]).values())
@@ -584,8 +610,13 @@ class SqliteTransaction(Transaction):
     def tidy(self) -> None:
         self.cursor.execute("DELETE FROM idempotency WHERE expires_at <= ?", (self.now,))
         fold_counters(self.cursor)
+        self.folded = True
 
     # -- shared -------------------------------------------------------------------------------------------------
+
+    def _journaled(self, tally: Tally) -> None:
+        self.journaled += sum([count for _, count in tally])
+        self.tally += tally
 
     def _duplicates(self, ids: Sequence[str], first: int) -> DuplicateIdError:
         """Return the error for those of the ids that were stored before insertion number `first`."""
@@ -608,6 +639,29 @@ class SqliteTransaction(Transaction):
     def _rarest(self, tags: Sequence[str], table: str) -> tuple[str, list[str]]:
         first = tags[0] if len(tags) == 1 else rarest_tag(self.cursor, tags, table)
         return first, [tag for tag in tags if tag != first]
+
+
+def _completion(
+    job_id: str,
+    type_: str,
+    tags: tuple[str, ...],
+    source: JobStatus,
+    attempt: int,
+    assignee_id: str | None,
+    at: datetime,
+) -> Change:
+    return Change(
+        job_id=job_id,
+        type=type_,
+        key=None,
+        tags=tags,
+        verb=Verb.COMPLETE,
+        from_status=source,
+        status=JobStatus.COMPLETED,
+        attempt=attempt,
+        assignee_id=assignee_id,
+        at=at,
+    )
 
 
 def plain_values(job: Job, seq: int, now: int) -> tuple[Any, ...]:
@@ -646,6 +700,10 @@ def fetch_blobs(cursor: apsw.Cursor, seqs: Collection[int]) -> dict[int, Blobs]:
         (_json(seqs),),
     )
     return {seq: Blobs(payload or b"", result, checkpoint) for seq, payload, result, checkpoint in found}
+
+
+def _counted(values: list[_V]) -> Iterable[tuple[_V, int]]:
+    return ((values[0], 1),) if len(values) == 1 else Counter(values).items()
 
 
 def _json(values: Iterable[Any]) -> str:

@@ -8,8 +8,9 @@ starve for seconds. Here writers queue instead, at the bytes of a file beside th
 
 A process that reaches byte 0 has its turn. For the length of a turn it may take byte 0 again and again without queueing,
 because every change of the writer is dear: the next one finds all its cached pages stale. After that it queues up like
-all others. The one that is next looks every millisecond, and all the time when the turn is about to end; it comes in as
-soon as it finds the writer busy elsewhere, between two commits. The kernel frees the locks of a process that dies.
+all others. The one that is next looks every millisecond, and comes in as soon as it finds the writer busy elsewhere
+twice in a row, and not only between two commits. When the turn ends is written in the file, so that it looks in time then, without looking all the
+time before: that would take the processor from the one who writes. The kernel frees the locks of a process that dies.
 SQLite's own lock stays the truth; this one only decides the order: a store opened by other means is merely less fair,
 and whoever has waited too long, because a frozen process is in line, goes on without a turn.
 
@@ -18,7 +19,9 @@ The locks belong to the process, not to a descriptor, so all stores of a process
 
 from __future__ import annotations
 
+import contextlib
 import os
+import struct
 import threading
 import time
 from pathlib import Path
@@ -34,11 +37,16 @@ except ImportError:  # Windows: SQLite's own lock alone decides
 
 __all__ = ["Turns"]
 
+_MOMENT: Final = struct.Struct("=d")
+
 _WRITE: Final = 0
 _LAST: Final = 8
-TURN: Final = 0.01
+TURN: Final = 0.025
 LOOK: Final = 0.001
-LOOK_CLOSELY: Final = (0.7 * TURN, 1.2 * TURN)
+LOOK_FROM_BEHIND: Final = 0.005
+LOOK_CLOSELY: Final = 0.0001
+# How long a turn may be over with its last commit still under way, before looking closely is given up.
+LAST_COMMIT: Final = 0.005
 PIECE: Final = 0.05
 TOO_LONG: Final = 1.0
 
@@ -130,6 +138,8 @@ class Turns:
                 self._unlock(place + 1)
         self._is_stuck = False
         self._ends_at = time.monotonic() + TURN
+        with contextlib.suppress(OSError):  # a full or failing disk: the next in line looks all the same
+            os.pwrite(self._descriptor, _MOMENT.pack(self._ends_at), 0)
         return True
 
     def release(self) -> None:
@@ -143,17 +153,37 @@ class Turns:
 
     def _wait_for(self, place: int, deadline: float, scope: CancelScope | None) -> bool:
         """Try for a lock until the deadline."""
-        began = time.monotonic()
-        closely_from, closely_until = LOOK_CLOSELY if place == _WRITE else (0.0, 0.0)
-        while not self._try(place):
+        was_free = False
+        while True:
+            is_free = self._try(place)
             now = time.monotonic()
+            left = 0.0 if place else self._left(now)  # of the turn of the one who writes
+            if is_free and (was_free or left <= 0):
+                return True
+            if is_free:
+                self._unlock(place)
             if now >= deadline or (scope is not None and scope.cancelled):
                 return False
-            if closely_from < now - began < closely_until:
-                os.sched_yield()
+            was_free = is_free
+            if place > _WRITE + 1:
+                pause = LOOK_FROM_BEHIND
+            elif is_free or (place == _WRITE and -LAST_COMMIT < left <= 0):
+                pause = LOOK_CLOSELY
             else:
-                time.sleep(min(LOOK, deadline - now))
-        return True
+                pause = LOOK if left <= 0 else min(LOOK, left)
+            time.sleep(min(pause, deadline - now))
+
+    def _left(self, now: float) -> float:
+        """Return how much is left of the turn that is under way; not above 0 if it is over."""
+        try:
+            written = os.pread(self._descriptor, _MOMENT.size, 0)
+        except OSError:
+            return 0.0
+        if len(written) < _MOMENT.size:
+            return 0.0
+        # Monotonic time is one for all processes of a machine; what lies too far ahead was written before a reboot.
+        left: float = _MOMENT.unpack(written)[0] - now
+        return left if left <= TURN else 0.0
 
     def _try(self, byte: int) -> bool:
         try:

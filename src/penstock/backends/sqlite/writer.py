@@ -30,10 +30,11 @@ from penstock.backends._store import BeforeCommit, Transaction
 from penstock.backends._submission import is_all_or_nothing
 from penstock.backends.base import Change
 from penstock.backends.sqlite.connection import fetch
-from penstock.backends.sqlite.counters import fold_counters
+from penstock.backends.sqlite.counters import Tally, fold_counters
 from penstock.backends.sqlite.faults import translate
 from penstock.backends.sqlite.files import StoreFiles
-from penstock.backends.sqlite.transaction import SqliteTransaction, SubmissionCache
+from penstock.backends.sqlite.memory import WriterMemory
+from penstock.backends.sqlite.transaction import SqliteTransaction
 from penstock.backends.sqlite.turns import Turns
 from penstock.errors import BackendError, OperationCancelledError, PenstockError
 from penstock.scope import CancelScope, current_scope
@@ -123,8 +124,9 @@ class Writer:
         self._group: list[_Request] = []  # those whom the leader serves
         self._idle = threading.Condition(self._mutex)
         self._recent = (1, 1)
-        self._journaled = 0
-        self._cache = SubmissionCache()
+        self._journaled = 0  # here, since the last fold
+        self._tally: Tally | None = None  # what was journaled by anybody since then; None: ask the journal
+        self._memory = WriterMemory()
         self._closings = 0  # how many are closing it, for good or for a fork
         self._is_committed = False
         self._is_disowned = False
@@ -320,7 +322,8 @@ class Writer:
         handed_out: Callable[[bool], None] | None = None
         try:
             self._begin(first.deadline, first.scope)
-            self._cache.check(self._connection)
+            if self._memory.facts.check(self._connection):
+                self._tally = None
             # The leader's own work. If it fails there is nothing else in the transaction yet.
             tx = self._transaction()
             first.result = first.work(tx)
@@ -329,16 +332,14 @@ class Writer:
                 self._gather(group, transactions)
             if self.before_commit is not None:
                 handed_out = self._hand_out(transactions)
-            journaled = self._journaled
-            for tx in transactions:
-                journaled += tx.journaled
-            has_news = journaled > self._journaled
+            news, tally = self._news(transactions)
+            journaled = self._journaled + news
             if journaled >= FOLD_AT:
-                fold_counters(self._cursor)
-                journaled = 0
+                fold_counters(self._cursor, tally)
+                journaled, tally = 0, []
             committing = True
             self._cursor.execute("COMMIT")
-            self._cache.keep(self._connection)
+            self._memory.facts.keep(self._connection)
         finally:
             self._is_committed = committing and not self._connection.in_transaction
             try:
@@ -346,9 +347,9 @@ class Writer:
             finally:
                 if handed_out is not None:
                     handed_out(self._is_committed)
-        self._journaled = journaled
+        self._journaled, self._tally = journaled, tally
         self._recent = (len(group), self._recent[0])
-        if has_news and self.nudge is not None:
+        if news and self.nudge is not None:
             self.nudge()
         if self.on_commit is not None:
             changes = [change for each in transactions for change in each.changes]
@@ -371,13 +372,24 @@ class Writer:
             if not self._connection.in_transaction:
                 raise
             logger.exception("waiting streams could not be served at once")
-            self._cache.clear()
+            self._memory.facts.clear()
             self._cursor.execute("ROLLBACK TO handing_out")
             handed_out = None
         self._cursor.execute("RELEASE handing_out")
         if handed_out is not None:
             transactions.append(tx)
         return handed_out
+
+    def _news(self, transactions: list[SqliteTransaction]) -> tuple[int, Tally | None]:
+        """Return how much was journaled now, and all that was since the last fold, if that is known."""
+        news, tally, self._tally = 0, self._tally, None  # unknown until the commit is done
+        for tx in transactions:
+            news += tx.journaled
+            if tx.folded:
+                tally = None
+            elif tally is not None:
+                tally += tx.tally
+        return news, tally
 
     def _begin(self, deadline: float, scope: CancelScope | None) -> None:
         if scope is not None and (remaining := scope.remaining()) is not None:
@@ -409,7 +421,7 @@ class Writer:
             return
         try:
             if self._connection.in_transaction:
-                self._cache.clear()
+                self._memory.facts.clear()
                 self._cursor.execute("ROLLBACK")
         finally:
             if self._turns is not None:
@@ -460,7 +472,7 @@ class Writer:
         if not self._connection.in_transaction:
             # SQLite has rolled back everything (disk full, I/O error): nobody in the group has been served.
             raise BackendError(str(request.error), retryable=True)
-        self._cache.clear()
+        self._memory.facts.clear()
         self._cursor.execute("ROLLBACK TO call")
         self._cursor.execute("RELEASE call")
         return None
@@ -479,7 +491,7 @@ class Writer:
         return tx
 
     def _transaction(self) -> SqliteTransaction:
-        return SqliteTransaction(self._cursor, self._now(), self._cache, self.on_commit is not None)
+        return SqliteTransaction(self._cursor, self._now(), self._memory, self.on_commit is not None)
 
     def _fail(self, group: list[_Request], error: BaseException) -> None:
         """Tell a group that nothing of it was committed."""
