@@ -103,7 +103,7 @@ def test_a_store_may_join_but_not_leave(sqlite_url, tmp_path, stream_of):
 
 def test_an_older_copy_of_a_store_is_noticed(sqlite_url, stream_of):
     source = add(sqlite_url, 2)
-    with pytest.raises(BackendError, match="ends at 2.*new checkpoint"):
+    with pytest.raises(BackendError, match=r"ends at 2.*new checkpoint"):
         stream_of(sqlite_url).latestOffset({source: 9}, ReadAllAvailable())
 
 
