@@ -1,5 +1,6 @@
 """Start, watch, signal, reap: with real processes that crash, hang, multiply, flood and escape."""
 
+import gc
 import os
 import signal
 import socket
@@ -401,6 +402,7 @@ def test_descriptors_that_a_job_leaks_end_with_it(jobs):
 
 def test_hundreds_of_jobs_leave_nothing_behind(jobs):
     """F20: no zombie, no descriptor, no thread; every end is told exactly once."""
+    gc.collect()  # what other tests have left
     others = children()
     supervisor = jobs.supervisor("echo")
     supervisor.launch(b"first", first := Listener())

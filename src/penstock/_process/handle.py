@@ -8,21 +8,25 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
+from penstock._process import system
 from penstock._process.control import End, Signal, ToWarden
 from penstock._process.endings import Ending
 from penstock._process.limits import Grace, Limits
 from penstock._process.messages import Cancel, FrameReader, Message, encode_frame
 from penstock._process.output import Output
+from penstock.errors import ProcessControlError
 
 __all__ = ["JobProcess", "WardenLink", "Watcher"]
 
 logger = logging.getLogger("penstock")
+STOP_SECONDS: Final = 5.0
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -42,7 +46,7 @@ class JobProcess:
     """A job's process, as its supervisor sees it. Thread-safe.
 
     Attributes:
-        pid: the process's id; None until it is known, a moment after the launch.
+        pid: the process's id; None until it is known, a moment after the launch (see `wait_started`).
         output: what it wrote to stdout and stderr.
         ending: how it ended; None while it runs.
     """
@@ -60,6 +64,7 @@ class JobProcess:
         self.unsent: deque[memoryview] = deque()
         self.lock = threading.Lock()
         self._done: threading.Event | None = None
+        self._started: threading.Event | None = None
 
     def __repr__(self) -> str:
         state = self.ending.cause if self.ending else "running"
@@ -84,12 +89,40 @@ class JobProcess:
         self._warden.tell(Signal(self.number, number))
 
     def suspend(self) -> None:
-        """Stop the processes of the job's group (SIGSTOP)."""
+        """Stop the processes of the job's group (SIGSTOP), and wait until the job's own has stopped.
+
+        Raises:
+            ProcessControlError: it does not stop.
+        """
         self.signal(signal.SIGSTOP)
+        until = time.monotonic() + STOP_SECONDS
+        while self.ending is None and not (self.pid and system.is_stopped(self.pid)):
+            if time.monotonic() > until:
+                raise ProcessControlError(
+                    f"process {self.pid} could not be stopped within {STOP_SECONDS:g} s"
+                )
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Let them go on."""
         self.signal(signal.SIGCONT)
+
+    def wait_started(self, timeout: float | None = None) -> int | None:
+        """Wait until the process's id is known, and return it; None if there is none."""
+        with self.lock:
+            if self.pid is None and self.ending is None and self._started is None:
+                self._started = threading.Event()
+            started = self._started
+        if started is not None:
+            started.wait(timeout)
+        return self.pid
+
+    def start(self, pid: int) -> None:
+        """Know the process's id."""
+        with self.lock:
+            self.pid = pid
+            if self._started is not None:
+                self._started.set()
 
     def wait(self, timeout: float | None = None) -> Ending | None:
         """Wait for the end and return it; None if `timeout` seconds were not enough. The watcher knows it then."""
@@ -141,6 +174,8 @@ class JobProcess:
         with self.lock:
             self.ending = ending
             done = self._done
+            if self._started is not None:
+                self._started.set()
         if done is not None:
             done.set()
 

@@ -361,7 +361,7 @@ class Supervisor:
             for number, pid in packet.jobs:
                 process = warden.jobs.get(number)
                 if process is not None:
-                    process.pid = pid
+                    process.start(pid)
         elif isinstance(packet, Ended):
             process = warden.jobs.pop(packet.number, None)
             if process is not None:

@@ -22,6 +22,7 @@ __all__ = [
     "die_with_parent",
     "family",
     "find_hazards",
+    "is_stopped",
     "marked",
     "parents",
     "sessions",
@@ -97,6 +98,16 @@ def family(heads: set[int], parent_of: dict[int, int]) -> set[int]:
             found.add(pid)
             waiting += children[pid]
     return found
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal; true where that cannot be seen."""
+    if not IS_LINUX:
+        return True
+    try:
+        return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] in {b"T", b"t"}
+    except (OSError, IndexError):
+        return False
 
 
 def kill_all(pids: set[int], number: int = signal.SIGKILL) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import socket
 import sys
@@ -57,6 +58,7 @@ def main(control_descriptor: int) -> NoReturn:
     sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     faulthandler.enable(file=2)  # a job that dies of a segmentation fault says where, in its output
+    gc.collect()
     warden = Warden(control, start.parent, run)
     control.setblocking(True)
     control.send(msgspec.msgpack.encode(Ready([])))

@@ -106,6 +106,9 @@ class Warden:
         self._looked_at = 0.0
         self._scanned_at = 0.0
         self._scanned_running = 0
+        # A collection would touch, and so copy, all that is shared with whoever this process is forked from or to.
+        gc.disable()
+        gc.freeze()
         system.become_subreaper()
         self._wake, self._wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -115,7 +118,7 @@ class Warden:
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _nothing)
         self._parents_end = system.close_on_parents_death(parent)
-        self._kept = self._children()
+        self._kept = set() if is_for_one else self._children()
         self._own_data = system.data_size()
         self._own_memory = system.own_memory(self._pid)
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
@@ -130,8 +133,6 @@ class Warden:
             poll.register(self._parents_end, select.POLLIN)
         if os.getppid() != self._parent:
             self._leave()
-        gc.collect()
-        gc.freeze()  # a collection in a job would touch, and so copy, all that is shared with it
         while True:
             poll.register(self._control, select.POLLIN | (select.POLLOUT if self._outbox else 0))
             for descriptor, events in poll.poll(self._patience()):
@@ -377,6 +378,9 @@ class Warden:
             system.kill_all(tree)
             killed |= tree
             time.sleep(0.001)
+        for pid in killed:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
         return len(killed)
 
     def _children(self) -> set[int]:

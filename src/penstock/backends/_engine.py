@@ -171,9 +171,10 @@ class EngineBackend(ConsumerVerbs):
         claims = [_claim_of(each) for each in requests]
         return self._write(lambda tx: [self._claim(tx, claim) for claim in claims])
 
-    def restart_job(self, job_id: str, assignee_id: str) -> Job:
+    def restart_job(self, job_id: str, assignee_id: str, *, owner: str | None = None) -> Job:
         arguments.job_id(job_id)
         arguments.assignee(assignee_id)
+        arguments.optional_text("owner", owner, arguments.MAX_ID)
 
         def work(tx: Transaction) -> Job:
             row = self._row(tx, job_id)
@@ -195,7 +196,7 @@ class EngineBackend(ConsumerVerbs):
                         status=row.status,
                         verb=Verb.RESTART,
                     )
-            decisions.start(row, assignee_id, None, Verb.RESTART, tx.now)
+            decisions.start(row, assignee_id, owner, Verb.RESTART, tx.now)
             self._save(tx, [row])
             settle(tx, [row])
             return jobs_of(tx, [row])[0]

@@ -203,8 +203,11 @@ class Backend(ABC):
         """Serve several claims in one transaction, in order; one list of jobs per request."""
 
     @abstractmethod
-    def restart_job(self, job_id: str, assignee_id: str) -> Job:
+    def restart_job(self, job_id: str, assignee_id: str, *, owner: str | None = None) -> Job:
         """Run a STOPPED, held job again: RUNNING, attempt + 1, progress 0, `finalized_at` cleared.
+
+        Args:
+            owner: as for `dequeue_jobs`.
 
         Raises:
             InvalidTransitionError: the job is not STOPPED, not held, or another job of its key is in flight.

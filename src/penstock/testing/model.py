@@ -573,7 +573,7 @@ class ModelBackend(Backend):
             progress=0,
         )
 
-    def restart_job(self, job_id: str, assignee_id: str) -> Job:
+    def restart_job(self, job_id: str, assignee_id: str, *, owner: str | None = None) -> Job:
         check.text("job_id", job_id, check.MAX_ID)
         check.text("assignee_id", assignee_id, check.MAX_ASSIGNEE)
         with self._transaction() as now:
@@ -581,7 +581,7 @@ class ModelBackend(Backend):
             if not allows(Verb.RESTART, row.job.status) or not row.job.held or self._key_is_busy(row):
                 raise refusal(Verb.RESTART, job_id, row.job.status)
             row = self._put(row, ready_at=now)
-            row = self._take(row, Verb.RESTART, assignee_id, now, owner=None)
+            row = self._take(row, Verb.RESTART, assignee_id, now, owner=owner)
             return self._view(row, now)
 
     # -- reports ------------------------------------------------------------------------------------------------

@@ -408,6 +408,15 @@ class Held(Suite):
         assert backend.get_job("held") == job
         assert backend.complete_job("held", b"done", attempt=2) == {OTHER_WORKER: 1}
 
+    def test_a_restarted_job_is_held_by_its_owner(self, backend: Backend) -> None:
+        put_running(backend, "held", held=True)
+        backend.stop_job("held", "enough")
+        owner = backend.open_owner()
+        backend.restart_job("held", WORKER, owner=owner)
+        backend.close_owner(owner)
+        backend.maintain()
+        assert backend.get_job("held").status is JobStatus.UNKNOWN_RETRY
+
     def test_a_job_that_is_not_held_cannot_be_restarted(self, backend: Backend) -> None:
         drive(backend, JobStatus.STOPPED)
         with refused(backend, InvalidTransitionError):

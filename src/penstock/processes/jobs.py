@@ -1,0 +1,429 @@
+"""The base classes of jobs, and what a job's process does.
+
+The framework sets status and description under the job's lock; hooks run before the status that they belong to becomes
+final, so what they write is part of it:
+
+    on_start, execute ── returned ──── on_end ── COMPLETED, 100, result
+                    ├── stopped ────── on_stop ─ INTERRUPTED, "Stopped by user"
+                    └── raised ─────── on_error ─ ERROR, the exception's text
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, ClassVar, Final
+
+from penstock._json import encode_json
+from penstock._process import (
+    Cancel,
+    Channel,
+    Ending,
+    Grace,
+    Interrupted,
+    JobProcess,
+    Limits,
+    Message,
+    Supervisor,
+)
+from penstock.errors import InvalidArgumentError, InvalidTransitionError, ProcessControlError, shown
+from penstock.processes.ipc import SharedState, create_job_shared_state, get_manager
+from penstock.processes.types import FINAL, JobCommand, JobId, JobStatus, check_job_id, check_params
+
+__all__ = ["QueueJobBase", "SimpleJob"]
+
+STARTED: Final = "Started"
+STOPPED: Final = "Stopped by user"
+STOP_SECONDS: Final = 10.0
+#: A job that has never looked whether it should stop is interrupted after so long instead of the whole timeout.
+HEEDLESS_SECONDS: Final = 1.0
+KILL_SECONDS: Final = 2.0
+_MOST_TEXT: Final = 65536
+
+
+class QueueJobBase(ABC):
+    """A job of the process queue. Each run of an instance is a process of its own, forked from this one.
+
+    What a run changes in the instance stays in its process; what the queue should know is reported by the methods below.
+
+    Args:
+        job_id: a UUID of version 4.
+        params: what the job is about; kept as `params`.
+    """
+
+    #: Whether a job that was stopped may be started again, from the beginning.
+    supports_restart: ClassVar[bool] = False
+    #: What the process of a job may use.
+    limits: ClassVar[Limits] = Limits()
+
+    def __init__(self, job_id: JobId, params: dict[str, Any] | None = None) -> None:
+        self.job_id = check_job_id(job_id)
+        self.params = check_params(params)
+        #: The variables shared with the job's process, as `penstock.processes.ipc` makes them.
+        self.shared_state = create_job_shared_state(get_manager())
+        self._state: SharedState = self.shared_state["mutex"].state
+        self._channel: Channel | None = None
+        self._process: RunningJob | None = None
+        self._is_interruptible = False
+        self._has_looked = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.job_id}>"
+
+    # -- what a job does ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def execute(self) -> Any:
+        """Do the work, in the job's process. What is returned, unless None, is the result."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def on_start(self) -> None:
+        """Be called first in the job's process, when the job is RUNNING."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def on_stop(self) -> None:
+        """Be called when the job was stopped, before it is INTERRUPTED."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def on_end(self) -> None:
+        """Be called when `execute` has returned, before the job is COMPLETED."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def on_error(self, exc: BaseException) -> None:
+        """Be called when something raised, before the job is in ERROR."""
+        raise NotImplementedError
+
+    # -- what a job says, in its process ------------------------------------------------------------------------
+
+    def report_progress(self, percent: int, description: str | None = None) -> None:
+        """Say how far the job is, from 0 to 100. A lower figure than before changes nothing; 100 is kept for the end.
+
+        Raises:
+            InvalidArgumentError: `percent` is not an integer from 0 to 100. Also a ValueError.
+        """
+        if type(percent) is not int or not 0 <= percent <= 100:
+            raise InvalidArgumentError(
+                f"percent must be an integer from 0 to 100, got {shown(percent)}",
+                field="percent",
+                value=percent,
+            )
+        with self._state.lock:
+            now = self._state.read()
+            changes: dict[str, Any] = {"progress": max(now.progress, min(percent, 99))}
+            if description is not None:
+                changes["description"] = _text(description)
+            self._state.write(**changes)
+
+    def set_description(self, text: str) -> None:
+        """Say what the job is doing."""
+        self._state.write(description=_text(text))
+
+    def set_result(self, value: Any) -> None:
+        """Keep a result, whole or part of one: it is there however the job ends.
+
+        Raises:
+            InvalidArgumentError: it cannot be written as JSON.
+        """
+        encode_json(value, "result")
+        self._state.write(result=value)
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether the job should stop. A job that looks is given the whole timeout of a stop to end by itself."""
+        self._note_look()
+        return self._state.command() in {JobCommand.STOP, JobCommand.DELETE}
+
+    def wait_for_stop(self, timeout: float | None = None) -> bool:
+        """Wait until the job should stop, at most `timeout` seconds; return whether it should."""
+        if not self.stop_requested and self._channel is not None:
+            self._channel.wait_cancelled(timeout)
+        return self.stop_requested
+
+    def _note_look(self) -> None:
+        if self._channel is not None and not self._has_looked:
+            self._has_looked = True
+            self._state.write(has_looked=True)
+
+    # -- the job's process, seen from its queue -----------------------------------------------------------------
+
+    def start_process(self) -> RunningJob:
+        """Start the job in a process forked from this one, and return it.
+
+        Raises:
+            InvalidJobStateError: it runs already, has ended, or was stopped and does not support a restart.
+        """
+        return self._start(_own_supervisor(), lambda _ending: None)
+
+    def stop_process(self, timeout: float | None = None) -> None:
+        """Ask the job to stop and wait for its end, 10 s by default.
+
+        Raises:
+            ProcessControlError: it is still running then.
+        """
+        process = self._running()
+        process.ask_to_stop(JobCommand.STOP, timeout=None)
+        patience = STOP_SECONDS if timeout is None else timeout
+        process.join(patience)
+        if process.is_alive():
+            raise ProcessControlError(
+                f"job {self.job_id} did not stop within {patience:g} s; terminate_process() ends it"
+            )
+
+    def terminate_process(self) -> None:
+        """Kill the job's process with everything below it, and wait for its end."""
+        process = self._process
+        if process is not None and process.is_alive():
+            process.kill()
+            process.join(STOP_SECONDS)
+
+    def _running(self) -> RunningJob:
+        process = self._process
+        if process is None or not process.is_alive():
+            status = self._state.read().status
+            raise InvalidTransitionError(
+                f"job {self.job_id} is not running but {status.name}",
+                job_id=self.job_id,
+                status=status.name,
+                verb="stop",
+            )
+        return process
+
+    def check_start(self) -> None:
+        """Raise InvalidJobStateError unless the job may be started now."""
+        status = self._state.read().status
+        is_alive = self._process is not None and self._process.is_alive()
+        is_again = status is JobStatus.INTERRUPTED and self.supports_restart
+        if is_alive or not (status is JobStatus.PENDING or is_again):
+            why = "; it does not support a restart" if status is JobStatus.INTERRUPTED else ""
+            raise InvalidTransitionError(
+                f"job {self.job_id} cannot be started: it is {status.name}{why}",
+                job_id=self.job_id,
+                status=status.name,
+                verb="start",
+            )
+
+    def _start(self, supervisor: Supervisor, on_end: Callable[[Ending], None]) -> RunningJob:
+        self.check_start()
+        self._state.write(
+            status=JobStatus.RUNNING, command=JobCommand.START, progress=0, description=STARTED, result=None,
+            has_looked=False,
+        )  # fmt: skip
+        try:
+            self._process = RunningJob(self, supervisor, on_end)
+        except BaseException as error:
+            self._state.write(
+                status=JobStatus.ERROR, description=f"the process could not be started: {error}"
+            )
+            raise
+        return self._process
+
+    # -- in the job's process -----------------------------------------------------------------------------------
+
+    def _run(self, channel: Channel) -> None:
+        """Run the job from its start to its end."""
+        self._channel = channel
+        signal.signal(signal.SIGTERM, self._interrupt)
+        status = JobStatus.COMPLETED
+        try:
+            self._is_interruptible = True
+            self.on_start()
+            value = self.execute()
+            self._is_interruptible = False
+            if value is not None:
+                self.set_result(value)
+            if self._is_stopped():
+                status = self._stop()
+            else:
+                self.on_end()
+        except Interrupted:
+            status = self._stop()
+        except BaseException as error:
+            self._is_interruptible = False
+            status = self._fail(error)
+        self._finish(status)
+
+    def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
+        if self._is_interruptible:
+            self._is_interruptible = False
+            raise Interrupted
+
+    def _is_stopped(self) -> bool:
+        return self._state.command() in {JobCommand.STOP, JobCommand.DELETE}
+
+    def _stop(self) -> JobStatus:
+        self._state.write(description=STOPPED)
+        try:
+            self.on_stop()
+        except BaseException as error:  # it was stopped all the same, and the record says what went wrong
+            self._state.write(description=_text(f"{STOPPED}; on_stop failed: {_told(error)}"))
+        return JobStatus.INTERRUPTED
+
+    def _fail(self, error: BaseException) -> JobStatus:
+        self._state.write(description=_told(error))
+        try:
+            self.on_error(error)
+        except BaseException as second:
+            self._state.write(description=_text(f"{_told(error)}; on_error failed: {_told(second)}"))
+        return JobStatus.ERROR
+
+    def _finish(self, status: JobStatus) -> None:
+        if status is JobStatus.COMPLETED:
+            with self._state.lock:
+                if not self._is_stopped():
+                    self._state.write(status=status, progress=100)
+                    return
+            status = (
+                self._stop()
+            )  # the command came while on_end ran; whoever gave it was promised an interruption
+        self._state.write(status=status)
+
+
+class SimpleJob(QueueJobBase):
+    """A job that needs no hooks: only `execute` is to be written."""
+
+    def on_start(self) -> None:
+        """Do nothing; override it if there is something to do."""
+        return
+
+    def on_stop(self) -> None:
+        """Do nothing; override it if there is something to do."""
+        return
+
+    def on_end(self) -> None:
+        """Do nothing; override it if there is something to do."""
+        return
+
+    def on_error(self, exc: BaseException) -> None:  # noqa: ARG002 - for those who override it
+        """Do nothing; override it if there is something to do."""
+        return
+
+
+class RunningJob:
+    """The process of a job, with the names of `multiprocessing.Process`."""
+
+    def __init__(self, job: QueueJobBase, supervisor: Supervisor, on_end: Callable[[Ending], None]) -> None:
+        self.job = job
+        self._on_end = on_end
+        self._wanted = ""
+        self.process: JobProcess = supervisor.fork(job._run, self, limits=job.limits)  # noqa: SLF001 - ours
+
+    @property
+    def name(self) -> str:
+        """The job's class and id."""
+        return f"{type(self.job).__name__}-{self.job.job_id}"
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None if it could not be started."""
+        return self.process.wait_started(STOP_SECONDS)
+
+    @property
+    def exitcode(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        ending = self.process.ending
+        if ending is None:
+            return None
+        if ending.signal is not None:
+            return -ending.signal
+        return ending.exit_code if ending.exit_code is not None else 1
+
+    @property
+    def output(self) -> str:
+        """What the process wrote to stdout and stderr; the middle of very much is left out."""
+        return self.process.output.text()
+
+    def is_alive(self) -> bool:
+        """Whether the process has not ended yet."""
+        return self.process.ending is None
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end."""
+        self.process.wait(timeout)
+
+    def terminate(self) -> None:
+        """Let SIGTERM interrupt the job; it is killed if it has not ended 2 s later."""
+        self.process.end(Grace(notice=0, term=KILL_SECONDS))
+
+    def kill(self) -> None:
+        """Kill the process and everything below it."""
+        self._wanted = self._wanted or "killed"
+        self.process.kill()
+
+    def ask_to_stop(self, command: JobCommand, timeout: float | None) -> bool:
+        """Give a command; with a timeout, see to it that the process ends not much later than that.
+
+        Returns whether the command came in time: a job that has ended already takes none.
+        """
+        state = self.job._state  # noqa: SLF001 - ours
+        with state.lock:
+            now = state.read()
+            if now.status is not JobStatus.RUNNING:
+                return False
+            state.write(command=command)
+        self.process.resume()  # a suspended job could not notice
+        if timeout is None:
+            with contextlib.suppress(OSError):
+                self.process.send(Cancel(STOPPED))
+            return True
+        notice = timeout if now.has_looked else min(HEEDLESS_SECONDS, timeout / 2)
+        self.process.end(Grace(notice=notice, term=max(KILL_SECONDS, timeout - notice)), reason=STOPPED)
+        return True
+
+    def received(self, process: JobProcess, message: Message) -> None:
+        """Nothing: a job of the process queue speaks through memory."""
+
+    def ended(self, _process: JobProcess, ending: Ending) -> None:
+        """Write down what the job could not say itself, then tell whoever started it."""
+        state = self.job._state  # noqa: SLF001 - ours
+        with state.lock:
+            now = state.read()
+            if now.status not in FINAL:
+                if now.command in {JobCommand.STOP, JobCommand.DELETE}:
+                    text = f"{STOPPED}; it did not end by itself and was killed"
+                    state.write(status=JobStatus.INTERRUPTED, description=text)
+                elif self._wanted:
+                    state.write(status=JobStatus.INTERRUPTED, description="Terminated")
+                else:
+                    state.write(status=JobStatus.ERROR, description=ending.cause)
+        self._on_end(ending)
+
+
+_supervisor: tuple[int, Supervisor] | None = None
+_supervisor_lock = threading.Lock()
+
+
+def _own_supervisor() -> Supervisor:
+    """Return the supervisor of jobs that are started without a queue."""
+    global _supervisor  # noqa: PLW0603 - one a process
+    with _supervisor_lock:
+        if _supervisor is None or _supervisor[0] != os.getpid():
+            _supervisor = os.getpid(), Supervisor()
+        return _supervisor[1]
+
+
+def _text(text: object) -> str:
+    """Return text that both stores can keep, and not too much of it."""
+    if not isinstance(text, str):
+        raise InvalidArgumentError(
+            f"a description must be text, got {shown(text)}", field="description", value=text
+        )
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:_MOST_TEXT]
+
+
+def _told(error: BaseException) -> str:
+    """Return an exception as text, whatever its `__str__` does."""
+    try:
+        text = str(error)
+    except BaseException as broken:  # the job failed; this must not hide it
+        text = f"<no text: its __str__ raised {type(broken).__name__}>"
+    name = type(error).__name__
+    return _text(f"{name}: {text[:_MOST_TEXT]}" if text else name)

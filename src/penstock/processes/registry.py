@@ -1,0 +1,163 @@
+"""Where the records of jobs are kept: the contract, and a file of JSON lines."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock._json import encode_json
+from penstock.errors import BackendError, InvalidArgumentError, shown
+from penstock.processes.types import DELETED, JobId, JobRecord
+
+__all__ = ["JsonlRegistry", "Registry"]
+
+logger = logging.getLogger("penstock")
+_PIECE: Final = 1 << 20
+
+
+class Registry(ABC):
+    """Keeps the states and results of jobs. What it says last of a job is what counts."""
+
+    @abstractmethod
+    def append(self, record: JobRecord) -> None:
+        """Keep a new version of a job's record; durable when it returns, if the status has changed."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def latest(self, job_id: JobId) -> JobRecord | None:
+        """Return the last record of a job; None if there is none."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def all_latest(self) -> Iterable[JobRecord]:
+        """Return the last record of every job."""
+        raise NotImplementedError
+
+    def delete(self, record: JobRecord) -> None:
+        """Keep that a job was deleted: by a last record with the description "Deleted", unless overridden."""
+        self.append(replace(record, description=DELETED))
+
+
+class JsonlRegistry(Registry):
+    """Records as lines of JSON in one file that only grows. Safe for threads and processes.
+
+    A line is written with one call, under a lock of the file, and flushed to disk when it changes the job's status. A
+    line that was cut off by a crash is passed over, and the next one begins on a line of its own. Reading goes on where
+    it last stopped.
+
+    Args:
+        path: the file; made, with its folders, if it does not exist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise InvalidArgumentError(
+                f"path must be a file's path, got {shown(path)}", field="path", value=path
+            )
+        self.path = Path(path)
+        self._lock = threading.RLock()
+        self._latest: dict[JobId, JobRecord] = {}
+        self._read_to = 0
+        self._inode = -1
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(self._open())
+        except OSError as error:
+            raise BackendError(f"the registry {self.path} cannot be opened: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"<JsonlRegistry {self.path}>"
+
+    def append(self, record: JobRecord) -> None:
+        if not isinstance(record, JobRecord):
+            raise InvalidArgumentError(
+                f"record must be a JobRecord, got {shown(record)}", field="record", value=record
+            )
+        line = _encode(record)
+        with self._lock:
+            before = self.latest(record.job_id)
+            try:
+                descriptor = self._open()
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                    self._write(descriptor, line)
+                    if before is None or before.status is not record.status:
+                        os.fdatasync(descriptor)
+                finally:
+                    os.close(descriptor)
+            except OSError as error:
+                raise BackendError(
+                    f"the registry {self.path} cannot be written: {error}", retryable=True
+                ) from error
+
+    def latest(self, job_id: JobId) -> JobRecord | None:
+        with self._lock:
+            self._catch_up()
+            return self._latest.get(job_id)
+
+    def all_latest(self) -> list[JobRecord]:
+        with self._lock:
+            self._catch_up()
+            return list(self._latest.values())
+
+    def _open(self) -> int:
+        return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    @staticmethod
+    def _write(descriptor: int, line: bytes) -> None:
+        end = os.fstat(descriptor).st_size
+        if end and os.pread(descriptor, 1, end - 1) != b"\n":
+            line = b"\n" + line  # the line before was cut off by a crash
+        written = os.write(descriptor, line)
+        if written < len(line):
+            os.ftruncate(descriptor, end)
+            raise OSError(f"only {written} of {len(line)} bytes could be written")
+
+    def _catch_up(self) -> None:
+        """Read the lines that were added since the last time."""
+        try:
+            descriptor = self._open()
+        except OSError as error:
+            raise BackendError(f"the registry {self.path} cannot be read: {error}", retryable=True) from error
+        try:
+            about = os.fstat(descriptor)
+            if about.st_ino != self._inode or about.st_size < self._read_to:
+                self._latest, self._read_to, self._inode = {}, 0, about.st_ino  # another file, or begun anew
+            rest = b""
+            while piece := os.pread(descriptor, _PIECE, self._read_to + len(rest)):
+                rest += piece
+                complete, newline, rest = rest.rpartition(b"\n")
+                if newline:
+                    self._read_to += len(complete) + 1
+                    self._take(complete)
+        finally:
+            os.close(descriptor)
+
+    def _take(self, lines: bytes) -> None:
+        for line in lines.split(b"\n"):
+            if line.strip():
+                try:
+                    record = _decoder.decode(line)
+                except (msgspec.MsgspecError, ValueError):
+                    logger.warning("a line of %s cannot be read and is passed over", self.path)
+                else:
+                    self._latest[record.job_id] = record
+
+
+_decoder: msgspec.json.Decoder[JobRecord] = msgspec.json.Decoder(JobRecord)
+
+
+def _encode(record: JobRecord) -> bytes:
+    """Return a record as a line; the result is checked as every result is."""
+    fields = dict(vars(record))
+    fields["result"] = msgspec.Raw(encode_json(record.result, "result"))
+    return msgspec.json.encode(fields) + b"\n"
