@@ -47,8 +47,8 @@ def open_backend(url: str | None = None, *, clock: Clock | None = None, **option
             `$PENSTOCK_URL`, else sqlite:///penstock.db. For SQLite, options may stand in the query:
             "sqlite:///file.db?durability=normal".
         clock: replaces the store's clock; anything with `now()`.
-        **options: `max_payload`, `idempotency_window`, `max_pending`, `retention`, `liveness`, and the store's own:
-            `durability` and `timeout` for SQLite; `schema`, `pool_size`, `timeout`, `migrate` and `pgbouncer` for
+        **options: `max_payload`, `idempotency_window`, `max_pending`, `max_depth`, `retention`, `liveness`, and the store's
+            own: `durability` and `timeout` for SQLite; `schema`, `pool_size`, `timeout`, `migrate` and `pgbouncer` for
             PostgreSQL.
 
     Raises:

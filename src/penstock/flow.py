@@ -11,8 +11,6 @@ from penstock.job import Job
 
 __all__ = ["Flow", "chain", "fan_in", "fan_out", "flatten"]
 
-MAX_DEPTH = 100
-
 
 class Flow(msgspec.Struct, frozen=True):
     """A tree of jobs: `job` runs after all its children have completed.
@@ -45,7 +43,7 @@ def fan_in(firsts: Iterable[Job], last: Job) -> list[Job]:
     return [*before, _after(last, before)]
 
 
-def flatten(flow: Flow, *, max_depth: int = MAX_DEPTH) -> list[Job]:
+def flatten(flow: Flow, *, max_depth: int) -> list[Job]:
     """Return a tree's jobs, children before their parents, with `after` and the children's `parent_id` filled in.
 
     Raises:

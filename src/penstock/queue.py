@@ -283,7 +283,7 @@ class Queue:
 
     def enqueue_flow(self, flow: Flow) -> list[str]:
         """Store a tree of jobs in one transaction, children first, and return the ids in that order."""
-        return self._run(self.backend.enqueue_jobs, flatten(flow))
+        return self._run(self.backend.enqueue_jobs, flatten(flow, max_depth=self.backend.max_depth))
 
     def spawn(self, parent: Job, type: str, payload: object = None, **request: Unpack[SpawnOptions]) -> Job:
         """Store a job on behalf of a running one: whatever waits for the parent waits for it too.

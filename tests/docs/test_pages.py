@@ -74,7 +74,7 @@ def test_limits_are_those_of_the_code():
         _arguments.MAX_KEY_BYTES,
         _arguments.MAX_DEPENDENCIES,
         _arguments.MAX_DESCRIPTION,
-        _arguments.MAX_DEPTH,
+        _options.StoreOptions().max_depth,
         _arguments.FIRST_YEAR,
         _arguments.LAST_YEAR,
     ):

@@ -11,9 +11,11 @@ import pytest
 
 import penstock
 from penstock import (
+    DependencyError,
     Event,
     EventBus,
     EventKind,
+    Flow,
     InvalidArgumentError,
     Job,
     Queue,
@@ -216,3 +218,14 @@ def test_the_fault_of_a_listener_is_logged(queue: Queue, caplog: pytest.LogCaptu
     end()
     assert "a listener failed" in caplog.text
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_store_may_allow_deeper_trees():
+    """G25: the limit is an option of the store."""
+    with penstock.connect("memory:", max_depth=120) as queue:
+        tree = Flow(Job.new("t"))
+        for _ in range(119):
+            tree = Flow(Job.new("t"), [tree])
+        assert len(queue.enqueue_flow(tree)) == 120
+        with pytest.raises(DependencyError, match="120"):
+            queue.enqueue_flow(Flow(Job.new("t"), [tree]))

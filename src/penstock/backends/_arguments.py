@@ -13,7 +13,6 @@ from penstock.policy import FailureCategory, RetryPolicy, Timeouts
 
 __all__ = [
     "MAX_DEPENDENCIES",
-    "MAX_DEPTH",
     "assignee",
     "blob",
     "check_job",
@@ -36,7 +35,6 @@ MAX_CALLBACK_URL = 2048
 MAX_DESCRIPTION = 2000
 MAX_ERROR_BYTES = 65_536
 MAX_DEPENDENCIES = 1000
-MAX_DEPTH = 100
 FIRST_YEAR, LAST_YEAR = 1970, 2199
 MAX_COUNT = 2**31 - 1
 

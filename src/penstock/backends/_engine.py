@@ -92,6 +92,7 @@ class EngineBackend(ConsumerVerbs):
         self._pid = os.getpid()
         self.poll_seconds = store.poll_seconds
         self.liveness = options.liveness
+        self.max_depth = options.max_depth
         self.max_payload = options.max_payload
 
     @property

@@ -26,6 +26,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
         idempotency_window: how long an idempotency key stays taken, from submission.
         max_pending: more waiting jobs raise QueueFullError; None is no limit.
         retention: when `maintain` removes ended jobs; None is never.
+        max_depth: how many unfinished jobs may wait for each other in a row; 100, at most 10,000.
         liveness: a process whose last beat is older has lost its jobs.
     """
 
@@ -33,6 +34,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_window: timedelta = timedelta(hours=24)
     max_pending: int | None = None
     retention: Retention | None = Retention()
+    max_depth: int = 100
     liveness: timedelta = timedelta(seconds=15)
 
 
@@ -98,6 +100,12 @@ def _max_payload(name: str, value: Any) -> int:
     return value
 
 
+def _max_depth(name: str, value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= 10_000:
+        raise InvalidArgumentError(f"{name} must be a whole number from 1 to 10000, got {shown(value)}")
+    return value
+
+
 def _max_pending(name: str, value: Any) -> int | None:
     if value is not None and (type(value) is not int or value < 1):
         raise InvalidArgumentError(f"{name} must be a whole number of at least 1 or None, got {shown(value)}")
@@ -121,6 +129,7 @@ _READERS = {
     "max_payload": _max_payload,
     "idempotency_window": _positive_duration,
     "max_pending": _max_pending,
+    "max_depth": _max_depth,
     "retention": _retention,
     "liveness": _positive_duration,
 }

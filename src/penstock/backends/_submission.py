@@ -208,7 +208,7 @@ class Submission:
         """Return how many jobs are on the longest path of unfinished jobs that ends with this one."""
         depth = 0
         wave = [] if row.closed else [row.seq]
-        while wave and depth <= arguments.MAX_DEPTH:
+        while wave and depth <= self._options.max_depth:
             depth += 1
             wave = sorted(
                 {edge.on_seq for kind in (AFTER, AFTER_ANY) for edge in self._tx.edges_of(wave, kind)}
@@ -259,10 +259,10 @@ class Submission:
         )
         unfinished_depths = [each.depth for each in (*after, *after_any) if not each.closed]
         row.depth = 1 + max(unfinished_depths, default=0)
-        if row.depth > arguments.MAX_DEPTH:
+        if row.depth > self._options.max_depth:
             raise DependencyError(
                 f"job {shown(job.id)} would be number {row.depth} in a chain of unfinished jobs; "
-                f"the limit is {arguments.MAX_DEPTH}",
+                f"the limit is {self._options.max_depth}",
                 reason="depth",
                 job_id=job.id,
             )

@@ -130,7 +130,7 @@ class Backend(ABC):
         Raises:
             InvalidArgumentError: None, an empty id, a wrong status, or any field out of its limits.
             JobExistsError: the id is taken.
-            DependencyError: a dependency is unknown, or the limits of depth (100) or breadth (1000) are exceeded.
+            DependencyError: a dependency is unknown, or the limits of depth (`max_depth`) or breadth (1000) are exceeded.
             PayloadTooLargeError: the payload is over the limit.
             QueueBlockedError, QueueFullError: no new jobs are accepted now.
         """
@@ -605,6 +605,9 @@ class Backend(ABC):
 
     #: How long a process may be silent before its jobs are taken from it.
     liveness: timedelta = timedelta(seconds=15)
+
+    #: How many unfinished jobs may wait for each other in a row.
+    max_depth: int = 100
 
     #: Bytes that a payload, result or checkpoint may have.
     max_payload: int = 1_048_576

@@ -71,7 +71,7 @@ class DocumentQueue:
         Raises:
             InvalidArgumentError: a job is not of the type "document", or has no key: no sub-queue would have it.
         """
-        jobs = flatten(flow)
+        jobs = flatten(flow, max_depth=self.queue.backend.max_depth)
         for job in jobs:
             if job.type != DOCUMENT_TYPE or job.key is None:
                 raise InvalidArgumentError(

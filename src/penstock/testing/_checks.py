@@ -39,6 +39,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_window: timedelta = timedelta(hours=24)
     max_pending: int | None = None
     retention: Retention | None = Retention()
+    max_depth: int = 100
     liveness: timedelta = timedelta(seconds=15)
 
 
@@ -56,6 +57,8 @@ def options(given: Mapping[str, Any]) -> Options:
         whole("max_payload", kept["max_payload"], 1, MAX_PAYLOAD_LIMIT)
     if kept.get("max_pending") is not None:
         whole("max_pending", kept["max_pending"], 1, 2**62)
+    if "max_depth" in kept:
+        whole("max_depth", kept["max_depth"], 1, 10_000)
     for name in ("idempotency_window", "liveness"):
         if name in kept:
             kept[name] = duration(kept[name], name, positive=True)

@@ -53,7 +53,6 @@ __all__ = ["ModelBackend"]
 
 _S = JobStatus
 _TIMEOUT_GRACE = timedelta(seconds=10)
-_MAX_DEPTH = 100
 
 _FREEING_UPDATES = frozenset({_S.COMPLETED, _S.STOPPED, _S.UNKNOWN_STOPPED})
 _CANCEL_TO = {
@@ -101,6 +100,7 @@ class ModelBackend(Backend):
     ) -> None:
         self._clock = SystemClock() if clock is None else clock
         self._options = check.options(options)
+        self.max_depth = self._options.max_depth
         self._new_id = new_id or (lambda: str(uuid.uuid4()))
         self._lock = threading.RLock()
         self._rows: dict[str, _Row] = {}
@@ -491,7 +491,7 @@ class ModelBackend(Backend):
     def _insert(self, job: Job, now: datetime) -> None:
         dependencies = [self._rows[each] for each in dict.fromkeys((*job.after, *job.after_any))]
         depth = 1 + max((self._depth(row) for row in dependencies), default=0)
-        if depth > _MAX_DEPTH:
+        if depth > self._options.max_depth:
             raise DependencyError(f"{job.id} would be {depth} deep", reason="depth", job_id=job.id)
         job = msgspec.structs.replace(
             job,

@@ -17,6 +17,7 @@ from penstock.testing.conformance._support import (
     MISSING,
     STATUSES,
     WORKER,
+    MakeBackend,
     Suite,
     a_job,
     all_jobs,
@@ -488,6 +489,17 @@ class DependencyLimits(Suite):
         with refused(backend, DependencyError) as caught:
             backend.enqueue_jobs(reversed(jobs) if turned else jobs)
         assert caught.value.reason == "depth"  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("limit", [1, 3, 150])
+    def test_the_depth_can_be_set(self, make_backend: MakeBackend, clock: ManualClock, limit: int) -> None:
+        """G25."""
+        backend = make_backend(clock=clock, max_depth=limit)
+        assert backend.max_depth == limit
+        with refused(backend, DependencyError) as caught:
+            backend.enqueue_jobs(chain_of(limit + 1))
+        assert caught.value.reason == "depth"  # type: ignore[attr-defined]
+        backend.enqueue_jobs(chain_of(limit))
+        assert len(all_jobs(backend)) == limit
 
     def test_depth_counts_across_calls(self, backend: Backend) -> None:
         """G25."""
