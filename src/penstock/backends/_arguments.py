@@ -151,6 +151,19 @@ def mapping(field: str, values: object) -> Mapping[str, Any]:
     return values
 
 
+def publication(writer: object, batch: object) -> tuple[str, int] | None:
+    """Return who publishes which batch; None if neither is given."""
+    if writer is None and batch is None:
+        return None
+    if batch is None or writer is None:
+        raise InvalidArgumentError(
+            "give writer and batch, or neither", field="batch" if batch is None else "writer", value=None
+        )
+    if type(batch) is not int or not 0 <= batch < 2**62:
+        raise _bad("batch", "a whole number of at least 0", batch)
+    return text("writer", writer, MAX_ID), batch
+
+
 def percent(value: object) -> int:
     if type(value) is not int or not 0 <= value <= 100:
         raise _bad("percent", "a whole number from 0 to 100", value)

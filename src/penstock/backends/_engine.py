@@ -121,13 +121,34 @@ class EngineBackend(ConsumerVerbs):
         return self._write(lambda tx: Submission(tx, self._options, check=False).run_batch(jobs))
 
     def _enqueue_from(self, jobs: Iterable[Job]) -> list[str]:
-        """Enqueue what an iterator gives. It can be read once, so its transaction is run once, and by itself."""
+        return self._write_iterated(lambda tx: Submission(tx, self._options).run_batch(jobs))
+
+    def publish_jobs(
+        self, jobs: Iterable[Job], *, writer: str | None = None, batch: int | None = None
+    ) -> int:
+        if isinstance(jobs, str | bytes | Mapping) or not isinstance(jobs, Iterable):
+            raise InvalidArgumentError(
+                f"jobs must be an iterable of Job, got {shown(jobs)}", field="jobs", value=jobs
+            )
+        publication = arguments.publication(writer, batch)
+
+        def work(tx: Transaction) -> int:
+            if publication is not None and not tx.note_publication(*publication):
+                return 0
+            submission = Submission(tx, self._options, skips_stored=True)
+            submission.run_batch(jobs)
+            return submission.stored
+
+        return self._write(work) if isinstance(jobs, list | tuple) else self._write_iterated(work)
+
+    def _write_iterated(self, work: Callable[[Transaction], T]) -> T:
+        """Run work that reads an iterator. That can be read once, so its transaction is run once, and by itself."""
         if self._is_iterated():
             raise _written_while_iterated()
         me = threading.get_ident()
         self._iterating.add(me)
         try:
-            return self._write_alone(lambda tx: Submission(tx, self._options).run_batch(jobs))
+            return self._write_alone(work)
         finally:
             self._iterating.discard(me)
 

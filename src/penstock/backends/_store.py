@@ -267,6 +267,14 @@ class Transaction(ABC):
         """Return these jobs, so locked that none of them can end before the transaction does."""
 
     @abstractmethod
+    def stored_ids(self, ids: Collection[str]) -> set[str]:
+        """Return those of the ids that are taken."""
+
+    @abstractmethod
+    def note_publication(self, writer: str, batch: int) -> bool:
+        """Note that a writer publishes this batch; False if it has published it, or a later one, before."""
+
+    @abstractmethod
     def reserve(self, count: int) -> Sequence[int]:
         """Draw insertion numbers, ascending."""
 

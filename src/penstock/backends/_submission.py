@@ -36,12 +36,20 @@ CHUNK: Final = 2_000
 
 
 class Submission:
-    """One call's new jobs, on their way into the store."""
+    """One call's new jobs, on their way into the store.
 
-    def __init__(self, tx: Transaction, options: StoreOptions, *, check: bool = True) -> None:
+    Attributes:
+        stored: how many have been stored so far.
+    """
+
+    def __init__(
+        self, tx: Transaction, options: StoreOptions, *, check: bool = True, skips_stored: bool = False
+    ) -> None:
         self._tx = tx
         self._options = options
         self._check = check
+        self._skips_stored = skips_stored
+        self.stored = 0
         self._ids: list[str] = []
         self._seen: dict[str, int] = {}
         self._aliases: dict[str, str] = {}
@@ -75,6 +83,16 @@ class Submission:
             raise error.in_batch(self._seen[error.job_id], error.job_id) from None
 
     def _read(self, source: Iterator[Job], count: int | None) -> list[Job]:
+        """Return the next jobs of the input, none at its end."""
+        while jobs := self._read_any(source, count):
+            if self._skips_stored:
+                stored = self._tx.stored_ids([job.id for job in jobs])
+                jobs = [job for job in jobs if job.id not in stored] if stored else jobs
+            if jobs:
+                break
+        return jobs
+
+    def _read_any(self, source: Iterator[Job], count: int | None) -> list[Job]:
         jobs = list(islice(source, count))
         if self._check:
             arguments.check_batch(jobs, self._options.max_payload, self._count)
@@ -95,6 +113,7 @@ class Submission:
             with self._conflicts_named():
                 self._tx.insert_plain(jobs)
             self._ids += [job.id for job in jobs]
+            self.stored += len(jobs)
             return
         known = self._known_dependencies(jobs, source)
         fresh = self._without_duplicates(jobs)
@@ -129,6 +148,9 @@ class Submission:
                 pair = (job.type, job.idempotency_key)
                 holder = self._keys_taken.get(pair)
                 if holder is not None:
+                    if self._skips_stored and holder in self._seen:
+                        reason = "its idempotency key stands twice in the batch"
+                        raise JobExistsError(job.id, [(self._seen[job.id], job.id, reason)])
                     self._aliases[job.id] = holder
                     self._ids.append(holder)
                     continue
@@ -296,6 +318,7 @@ class Submission:
         blobs = [Blobs(bytes(job.payload), job.result, job.checkpoint) for job in jobs]
         with self._conflicts_named():
             self._tx.insert(rows, blobs)
+        self.stored += len(rows)
         tell(self._tx, rows)
 
     def _make_room(self, count: int) -> None:

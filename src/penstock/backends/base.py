@@ -145,6 +145,23 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    def publish_jobs(
+        self, jobs: Iterable[Job], *, writer: str | None = None, batch: int | None = None
+    ) -> int:
+        """Store those of many jobs that are not stored yet, all or none, and return how many those were.
+
+        For whoever may have to say the same thing twice, such as a pipeline that was restarted. As `enqueue_jobs`, but
+        a job whose id is taken is left out; what waits for it waits for the stored one. An id or idempotency key that
+        stands twice among `jobs` raises JobExistsError.
+
+        Args:
+            jobs: any iterable.
+            writer: who publishes, if its batches have numbers that only grow. What a writer has published up to
+                `batch` it never publishes again, even if those jobs were deleted since: nothing is stored then.
+            batch: the number of this batch, given with `writer`.
+        """
+
+    @abstractmethod
     def spawn_jobs(self, parent_id: str, jobs: Iterable[Job], *, attempt: int | None = None) -> list[str]:
         """Store jobs on behalf of a RUNNING job, all or none, and return their ids in input order.
 

@@ -242,6 +242,14 @@ def jobs(values: object, max_payload: int) -> list[Job]:
     return checked
 
 
+def publication(writer: object, batch: object) -> None:
+    if (writer is None) != (batch is None):
+        raise bad("batch", "given with writer", batch)
+    if writer is not None:
+        text("writer", writer, 512)
+        whole("batch", batch, 0, 2**62)
+
+
 def claims(requests: object) -> list[ClaimRequest]:
     if isinstance(requests, str | bytes) or not isinstance(requests, Sequence):
         raise bad("requests", "a sequence of ClaimRequest", requests)

@@ -113,6 +113,7 @@ class ModelBackend(Backend):
         self._is_closed = False
         self._inserted = 0
         self._store_id = uuid.uuid4().hex
+        self._published: dict[str, int] = {}
         self._ended: list[str] = []
         self._takeable: set[str] = set()
         self._listeners: list[Callable[[Sequence[Change]], None]] = []
@@ -349,6 +350,41 @@ class ModelBackend(Backend):
         except DependencyError as error:
             index = next(index for index, job in enumerate(batch) if job.id == error.job_id)
             raise error.in_batch(index, error.job_id) from None
+
+    def publish_jobs(
+        self, jobs: Iterable[Job], *, writer: str | None = None, batch: int | None = None
+    ) -> int:
+        check.publication(writer, batch)
+        me = threading.get_ident()
+        self._iterating.add(me)
+        try:
+            given = check.jobs(jobs, self._options.max_payload)
+        finally:
+            self._iterating.discard(me)
+        with self._transaction() as now:
+            if writer is not None and batch is not None and batch <= self._published.get(writer, -1):
+                return 0
+            if self._is_blocked:
+                raise QueueBlockedError
+            self._refuse_repeats(given)
+            missing = [job for job in given if job.id not in self._rows]
+            before = len(self._rows)
+            try:
+                self._take_in(missing, now, is_blocked=False)
+            except DependencyError as error:
+                index = next(index for index, job in enumerate(given) if job.id == error.job_id)
+                raise error.in_batch(index, error.job_id) from None
+            if writer is not None and batch is not None:
+                self._published[writer] = batch
+            return len(self._rows) - before
+
+    def _refuse_repeats(self, jobs: Sequence[Job]) -> None:
+        names: set[object] = set()
+        for index, job in enumerate(jobs):
+            key = (job.type, job.idempotency_key)
+            if job.id in names or (job.idempotency_key is not None and key in names):
+                raise JobExistsError(job.id, [(index, job.id, "it stands twice in the batch")])
+            names |= {job.id, key}
 
     def _enqueue(self, jobs: list[Job]) -> list[str]:
         with self._transaction() as now:

@@ -91,6 +91,22 @@ class TurnsTransaction(CoreTransaction):
         counts, _ = self.context.journal.stats(self.connection, "")
         return sum(counts.get(status, 0) for status in ("initial_pending", "failed_retry", "unknown_retry"))
 
+    def stored_ids(self, ids: Collection[str]) -> set[str]:
+        query = self.text("SELECT id FROM {schema}.job WHERE id = ANY(%(ids)s::text[])")
+        return {job_id for (job_id,) in self.execute(query, {"ids": list(ids)})}
+
+    def note_publication(self, writer: str, batch: int) -> bool:
+        noted = self.execute(
+            self.text(
+                "INSERT INTO {schema}.publication (writer, batch, published_at)"
+                " VALUES (%(writer)s, %(batch)s, %(now)s) ON CONFLICT (writer) DO UPDATE"
+                " SET batch = excluded.batch, published_at = excluded.published_at"
+                " WHERE publication.batch < excluded.batch"
+            ),
+            {"writer": writer, "batch": batch, "now": self.now},
+        )
+        return noted.rowcount > 0
+
     def taken_keys(self, pairs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
         types, keys = [each[0] for each in pairs], [each[1] for each in pairs]
         self._lock(self.context.idempotency_locks, [f"{kind}\x1f{key}" for kind, key in pairs])

@@ -393,6 +393,18 @@ class SqliteTransaction(Transaction):
             )
         )
 
+    def stored_ids(self, ids: Collection[str]) -> set[str]:
+        query = "SELECT id FROM job WHERE id IN (SELECT value FROM json_each(?))"
+        return {job_id for (job_id,) in fetch(self.cursor, query, (_json(ids),))}
+
+    def note_publication(self, writer: str, batch: int) -> bool:
+        self.cursor.execute(
+            "INSERT INTO publication (writer, batch, published_at) VALUES (?1, ?2, ?3)"
+            " ON CONFLICT (writer) DO UPDATE SET batch = ?2, published_at = ?3 WHERE batch < ?2",
+            (writer, batch, self.now),
+        )
+        return self.cursor.connection.changes() > 0
+
     def taken_keys(self, pairs: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
         query = "SELECT job_id FROM idempotency WHERE type = ? AND key = ? AND expires_at > ?"
         taken: dict[tuple[str, str], str] = {}

@@ -53,6 +53,7 @@ from penstock.testing.conformance.maintenance import (
     Lifetimes,
     RetentionRules,
 )
+from penstock.testing.conformance.publishing import Publishing
 from penstock.testing.conformance.queue_documents import (
     DocumentBlocking,
     DocumentFlows,
@@ -133,6 +134,7 @@ FAMILIES: tuple[type[Suite], ...] = (
     SpawnFences,
     Keys,
     Idempotency,
+    Publishing,
     Lifetimes,
     ExecutionTimes,
     DueJobs,

@@ -249,6 +249,7 @@ OTHER_VERBS: dict[str, Call] = {
     "enqueue_job": lambda backend, job_id: backend.enqueue_job(a_job(id="another")),
     "spawn_jobs": lambda backend, job_id: backend.spawn_jobs(job_id, [a_job(id="another")]),
     "enqueue_jobs": lambda backend, job_id: backend.enqueue_jobs([a_job(id="another")]),
+    "publish_jobs": lambda backend, job_id: backend.publish_jobs([a_job(id="another")]),
     "dequeue_jobs": lambda backend, job_id: backend.dequeue_jobs(WORKER),
     "dequeue_jobs_for": lambda backend, job_id: backend.dequeue_jobs_for([ClaimRequest(assignee_id=WORKER)]),
     "cancel_jobs": lambda backend, job_id: backend.cancel_jobs(job_ids=[job_id]),
