@@ -31,6 +31,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -69,6 +71,16 @@ class PenstockSource(DataSource):
         return StreamReader(
             read_options(self.options, pushdown=False, is_stream=True), stream_options(self.options), schema
         )
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from penstock.spark.sink import Writer, sink_options  # noqa: PLC0415 - readers do not need it
+
+        return Writer(sink_options(self.options, is_stream=False), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from penstock.spark.sink import StreamWriter, sink_options  # noqa: PLC0415 - the same
+
+        return StreamWriter(sink_options(self.options, is_stream=True), schema, overwrite=overwrite)
 
     def _options(self) -> ReadOptions:
         return read_options(self.options, pushdown=self._pushes_by_default)

@@ -1,0 +1,340 @@
+"""From the rows of a DataFrame to jobs: which columns there may be, what each becomes, and what is wrong with a row.
+
+Tasks do this, so that a bad row is known before the first job is stored. What they made of the rows travels to the driver
+in packed form; the driver makes jobs of it again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import date, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import types as T  # noqa: N812 - Spark's custom
+
+from penstock._json import encode_json
+from penstock.backends import _arguments as arguments
+from penstock.clock import from_micros, to_micros
+from penstock.errors import InvalidArgumentError, PenstockError, shown
+from penstock.job import Job, Key, Priority
+from penstock.policy import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
+
+__all__ = ["COLUMNS", "Problem", "RowReader", "check_schema", "pack", "unpack"]
+
+_INTEGERS: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_TEXT: Final = ("string",)
+_MICROS: Final = timedelta(microseconds=1)
+
+
+class SinkColumn(NamedTuple):
+    """A column that a frame of jobs may have; `types` are the words for what it may be."""
+
+    name: str
+    types: tuple[str, ...]
+    doc: str
+
+
+COLUMNS: Final = (
+    SinkColumn("type", _TEXT, "What is to be done. Required, and never null."),
+    SinkColumn("id", _TEXT, "The job's id. A row needs this or `idempotency_key`."),
+    SinkColumn("idempotency_key", _TEXT, "The same key again (per type, for a day) adds no job."),
+    SinkColumn(
+        "payload", ("string", "binary", "struct", "map"), "As it is; a struct or map becomes a JSON object."
+    ),
+    SinkColumn("tags", ("array<string>",), "Labels."),
+    SinkColumn("priority", ("integer",), "0 CRITICAL to 4 BULK; 2 if null."),
+    SinkColumn("run_at", ("timestamp",), "Not before this moment."),
+    SinkColumn("key", ("string", "array<string>"), "Jobs of one key run one at a time, in order."),
+    SinkColumn("correlation_id", _TEXT, "For tracing."),
+    SinkColumn("callback_url", _TEXT, "Who is to be told of its end."),
+    SinkColumn(
+        "after", ("array<string>",), "Ids of jobs, stored or of this frame, that must complete first."
+    ),
+    SinkColumn("max_attempts", ("integer",), "Attempts of the retry policy; 3 if null."),
+    SinkColumn("execution_timeout", ("integer", "double"), "Seconds an attempt may take; 1800 if null."),
+)
+_BY_NAME: Final = {column.name: column for column in COLUMNS}
+
+
+def check_schema(schema: T.StructType, *, generates_ids: bool) -> None:
+    """Make sure that a frame can become jobs, before a row is looked at.
+
+    Raises:
+        InvalidArgumentError: columns that are missing, unknown, of another type, or there twice; names all of them.
+    """
+    names = [field.name for field in schema]
+    wrong = [f"the column {name} stands twice" for name in sorted({n for n in names if names.count(n) > 1})]
+    for field in schema:
+        column = _BY_NAME.get(field.name)
+        if column is None:
+            wrong.append(f"the column {shown(field.name)} is unknown (known: {', '.join(_BY_NAME)})")
+        elif _word(field.dataType) not in (*column.types, "void"):
+            wrong.append(
+                f"the column {field.name} must be {' or '.join(column.types)}, not {field.dataType.simpleString()}"
+                + (": a time without a zone is no moment" if _word(field.dataType) == "timestamp_ntz" else "")
+            )
+    if "type" not in names:
+        wrong.append("the column type is missing")
+    if not generates_ids and not {"id", "idempotency_key"}.intersection(names):
+        wrong.append(
+            "the column id or idempotency_key is missing, so a task that is tried again would add its jobs twice"
+            ' (if that is fine: .option("ids", "generate"))'
+        )
+    if wrong:
+        raise InvalidArgumentError("; ".join(wrong), field="columns")
+
+
+def _word(kind: T.DataType) -> str:
+    if isinstance(kind, _INTEGERS):
+        return "integer"
+    if isinstance(kind, T.FloatType | T.DoubleType):
+        return "double"
+    if isinstance(kind, T.StructType | T.MapType):
+        return "struct" if isinstance(kind, T.StructType) else "map"
+    if isinstance(kind, T.StringType):
+        return "string"  # of any collation
+    return kind.simpleString()
+
+
+class Problem(NamedTuple):
+    """A row that cannot become a job."""
+
+    where: str
+    why: str
+
+
+class RowReader:
+    """Makes jobs of the rows of one task.
+
+    Attributes:
+        rows: seen so far.
+        problems: the first few rows that cannot be jobs.
+        refused: how many there are.
+    """
+
+    _MOST_PROBLEMS: Final = 10
+
+    def __init__(self, *, partition: int, generates_ids: bool, max_payload: int) -> None:
+        self._partition = partition
+        self._generates_ids = generates_ids
+        self._max_payload = max_payload
+        self.rows = 0
+        self.refused = 0
+        self.problems: list[Problem] = []
+
+    def jobs(self, batch: pa.RecordBatch) -> list[Job]:
+        """Return the jobs of a batch; rows that cannot be jobs are noted and left out."""
+        names = batch.schema.names
+        columns = [_values(name, batch.column(index)) for index, name in enumerate(names)]
+        jobs: list[Job] = []
+        for values in zip(*columns, strict=True):
+            row = dict(zip(names, values, strict=True))
+            self.rows += 1
+            try:
+                jobs.append(self._job(row))
+            except PenstockError as error:
+                self._note(row, error)
+        return jobs
+
+    def _job(self, row: dict[str, Any]) -> Job:
+        get = row.get
+        idempotency_key = get("idempotency_key")
+        job_id = get("id")
+        if job_id is None:
+            if idempotency_key is None and not self._generates_ids:
+                raise InvalidArgumentError("id and idempotency_key are both null", field="id")
+            job_id = str(uuid.uuid4())
+        if row["type"] is None:
+            raise InvalidArgumentError("type is null", field="type")
+        run_at, priority, key = get("run_at"), get("priority"), get("key")
+        job = Job(
+            id=job_id,
+            type=row["type"],
+            payload=_payload(get("payload")),
+            tags=get("tags") or (),
+            priority=Priority.NORMAL if priority is None else arguments.priority(priority),
+            run_at=None if run_at is None else _moment(run_at),
+            key=Key.of(key),
+            correlation_id=get("correlation_id"),
+            callback_url=get("callback_url"),
+            idempotency_key=idempotency_key,
+            after=get("after") or (),
+            retry=_policy(get("max_attempts")),
+            timeouts=_timeouts(get("execution_timeout")),
+        )
+        return arguments.check_job(job, self._max_payload)
+
+    def _note(self, row: dict[str, Any], error: PenstockError) -> None:
+        self.refused += 1
+        if len(self.problems) < self._MOST_PROBLEMS:
+            name = next(
+                (f"{name} {shown(row[name])}" for name in ("id", "idempotency_key") if row.get(name)), None
+            )
+            where = f"row {self.rows} of partition {self._partition}"
+            self.problems.append(Problem(where if name is None else f"{where}, {name}", str(error)))
+
+
+# -- values -------------------------------------------------------------------------------------------------------
+
+
+def _values(name: str, column: pa.Array) -> Sequence[Any]:
+    """Return a column as Python values, structs and maps as what JSON can hold."""
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.int64()).to_pylist()  # Spark's years go further than Python's
+    values: list[Any] = column.to_pylist()
+    if name == "payload" and pa.types.is_nested(column.type):
+        plain = _converter(column.type)
+        return values if plain is None else [_optional(plain, each) for each in values]
+    return values
+
+
+def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return how values of a type become such as JSON has; None if they are already."""
+    if pa.types.is_struct(kind):
+        inner = {field.name: convert for field in kind if (convert := _converter(field.type)) is not None}
+        if not inner:
+            return None
+        return lambda value: {name: _optional(inner.get(name), each) for name, each in value.items()}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        item = _converter(kind.value_type)
+        return None if item is None else lambda value: [_optional(item, each) for each in value]
+    if pa.types.is_map(kind):
+        entry = _converter(kind.item_type)
+        return lambda value: {key: _optional(entry, each) for key, each in value}
+    return _iso if pa.types.is_temporal(kind) else None
+
+
+def _optional(convert: Callable[[Any], Any] | None, value: Any) -> Any:
+    return value if value is None or convert is None else convert(value)
+
+
+def _iso(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _payload(value: Any) -> bytes:
+    if value is None:
+        return b""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return _encoded(value)
+    return encode_json(value)
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError("payload holds a lone surrogate", field="payload", value=text) from None
+
+
+def _moment(micros: int) -> datetime:
+    if not _FIRST_MOMENT <= micros < _LAST_MOMENT:
+        raise InvalidArgumentError(
+            f"run_at must be in the years {arguments.FIRST_YEAR} to {arguments.LAST_YEAR} (UTC), "
+            f"got {micros} microseconds since 1970",
+            field="run_at",
+            value=micros,
+        )
+    return from_micros(micros)
+
+
+_FIRST_MOMENT: Final = 0
+_LAST_MOMENT: Final = to_micros(datetime.fromisoformat(f"{arguments.LAST_YEAR + 1}-01-01T00:00:00+00:00"))
+
+
+# Few different ones, and each of them one object: stores look at a policy they have seen by its identity.
+@lru_cache(maxsize=1024)
+def _policy(max_attempts: int | None) -> RetryPolicy:
+    if max_attempts is None:
+        return DEFAULT_RETRY
+    return msgspec.structs.replace(DEFAULT_RETRY, max_attempts=max_attempts)
+
+
+@lru_cache(maxsize=1024)
+def _timeouts(execution: float | None) -> Timeouts:
+    if execution is None:
+        return DEFAULT_TIMEOUTS
+    return msgspec.structs.replace(DEFAULT_TIMEOUTS, execution=execution)
+
+
+# -- packed -------------------------------------------------------------------------------------------------------
+
+_Packed = tuple[
+    str,  # id
+    str,  # type
+    bytes,  # payload
+    tuple[str, ...],  # tags
+    int,  # priority
+    int | None,  # run_at
+    tuple[str, ...] | None,  # key
+    str | None,  # correlation_id
+    str | None,  # callback_url
+    str | None,  # idempotency_key
+    tuple[str, ...],  # after
+    int | None,  # max_attempts
+    int | None,  # execution_timeout, in microseconds
+]
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[_Packed]).decode
+
+
+def pack(jobs: Iterable[Job]) -> bytes:
+    """Return jobs in a form that `unpack` reads."""
+    return _encode(
+        [
+            (
+                job.id,
+                job.type,
+                bytes(job.payload),
+                job.tags,
+                int(job.priority),
+                None if job.run_at is None else to_micros(job.run_at),
+                job.key,
+                job.correlation_id,
+                job.callback_url,
+                job.idempotency_key,
+                job.after,
+                None if job.retry is DEFAULT_RETRY or job.retry is None else job.retry.max_attempts,
+                None if job.timeouts is DEFAULT_TIMEOUTS else _execution(job.timeouts),
+            )
+            for job in jobs
+        ]
+    )
+
+
+def _execution(timeouts: Timeouts) -> int | None:
+    return None if timeouts.execution is None else timeouts.execution // _MICROS
+
+
+def unpack(data: bytes) -> Iterator[Job]:
+    """Yield the jobs of one `pack`."""
+    for (
+        job_id, type_, payload, tags, priority, run_at, key, correlation_id, callback_url, idempotency_key, after,
+        max_attempts, execution,
+    ) in _decode(data):  # fmt: skip
+        yield Job(
+            id=job_id,
+            type=type_,
+            payload=payload,
+            tags=tags,
+            priority=_PRIORITIES[priority],
+            retry=_policy(max_attempts),
+            timeouts=_timeouts(None if execution is None else execution / 1_000_000),
+            correlation_id=correlation_id,
+            callback_url=callback_url,
+            idempotency_key=idempotency_key,
+            run_at=None if run_at is None else from_micros(run_at),
+            key=None if key is None else Key(*key),
+            after=after,
+        )
+
+
+_PRIORITIES: Final = tuple(Priority)
