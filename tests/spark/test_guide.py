@@ -6,7 +6,9 @@ import pytest
 from tests.docs.test_code_blocks import WITH_SPARK, blocks_of
 
 from penstock.spark import schemas
-from penstock.spark._options import _READ
+from penstock.spark._options import _READ, _STREAM
+from penstock.spark._rows import COLUMNS
+from penstock.spark.sink import _NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -15,6 +17,7 @@ def test_every_block_of_the_guide_runs(spark, tmp_path, monkeypatch):
     """In one namespace, in a folder of its own, on the session of these tests."""
     monkeypatch.chdir(tmp_path)
     text = WITH_SPARK.read_text("utf-8").replace('"sqlite:///', f'"sqlite:///{tmp_path}/')
+    text = text.replace('"look-checkpoint"', repr(str(tmp_path / "checkpoint")))
     namespace: dict[str, object] = {"__name__": "documentation"}
     blocks = [block for block in blocks_of(text) if block.runs]
     assert len(blocks) > 4
@@ -27,6 +30,12 @@ def test_the_page_of_tables_is_fresh():
     assert schemas.reference().strip() in (ROOT / "docs/reference/tables.md").read_text("utf-8")
 
 
-@pytest.mark.parametrize("option", ["url", *_READ])
+def test_every_column_of_the_sink_is_in_the_guide():
+    text = WITH_SPARK.read_text("utf-8")
+    for column in COLUMNS:
+        assert f"| `{column.name}` | {' or '.join(column.types)} | {column.doc} |" in text
+
+
+@pytest.mark.parametrize("option", [*_READ, *_STREAM, *_NAMES, "atomic"])
 def test_every_option_is_in_the_guide(option):
-    assert f"| `{option}` |" in WITH_SPARK.read_text("utf-8")
+    assert option == "path" or f"| `{option}` |" in WITH_SPARK.read_text("utf-8")

@@ -1,11 +1,6 @@
 """The journal as a stream: offsets and limits without a session, then queries that are stopped, killed and restarted."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -148,40 +143,3 @@ def test_a_query_is_limited_stopped_and_goes_on(spark, url, tmp_path):
     add(url, 3)
     run()
     assert [seq for batch in seen for seq in sorted(batch)] == list(range(1, 14))
-
-
-FOLLOWER = """
-import os, signal, sys
-from penstock import spark as ps
-
-url, folder, dies_at = sys.argv[1], sys.argv[2], int(sys.argv[3])
-spark = ps.session("local[2]", **{"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": 1})
-
-def keep(frame, batch):
-    frame.coalesce(1).write.mode("overwrite").parquet(f"{folder}/rows/batch={batch}")
-    if batch == dies_at:
-        os.killpg(0, signal.SIGKILL)  # written, not yet noted as done
-
-stream = spark.readStream.format("penstock").option("url", url).option("maxRowsPerTrigger", 100).load()
-query = (stream.select("seq", "job_id").writeStream.trigger(availableNow=True)
-    .option("checkpointLocation", f"{folder}/checkpoint").foreachBatch(keep).start())
-query.awaitTermination()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.process
-def test_a_driver_that_is_killed_loses_and_repeats_nothing(spark, sqlite_url, tmp_path):
-    """F32: killed between the offset log and the commit log, twice."""
-    add(sqlite_url, 350)
-    for dies_at in (1, 2, -1):
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(FOLLOWER), sqlite_url, str(tmp_path), str(dies_at)],
-            start_new_session=True,
-            timeout=120,
-            check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        assert done.returncode == (0 if dies_at < 0 else -signal.SIGKILL)
-    rows = [row.seq for row in spark.read.parquet(str(tmp_path / "rows")).collect()]
-    assert sorted(rows) == list(range(1, 351))

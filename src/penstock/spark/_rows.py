@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import types as T  # noqa: N812 - Spark's custom
+from pyspark.sql import types as T
 
 from penstock._json import encode_json
 from penstock.backends import _arguments as arguments

@@ -203,7 +203,7 @@ TABLES: Final = {table.name: table for table in (JOURNAL, JOBS)}
 
 def struct_of(table: Table) -> StructType:
     """Return a table's columns as Spark's schema."""
-    from pyspark.sql import types as T  # noqa: N812, PLC0415 - Spark's custom; the page of reference needs no Spark
+    from pyspark.sql import types as T  # noqa: PLC0415 - the page of reference needs no Spark
 
     texts = T.ArrayType(T.StringType())
     retry = T.StructType(

@@ -1,0 +1,176 @@
+"""The sink on a session: retried tasks, reruns, streams that are restarted, a driver that is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+import penstock
+from penstock import Job
+
+
+def save(frame, url, **options):
+    frame.write.format("penstock").option("url", url).options(**options).mode("append").save()
+
+
+def ids_in(url):
+    """The id of each enqueue row: an id that was added twice stands there twice."""
+    with penstock.open_backend(url) as backend:
+        return sorted(
+            entry.job_id for entry in backend.read_journal(limit=100_000) if entry.verb == "enqueue"
+        )
+
+
+def numbered(spark, count, partitions=4):
+    return spark.range(0, count, 1, partitions).select(
+        F.format_string("job-%05d", "id").alias("id"),
+        F.lit("score").alias("type"),
+        F.struct(F.col("id").alias("number"), F.lit("x").alias("text")).alias("payload"),
+        F.array(F.lit("batch")).alias("tags"),
+        (F.col("id") % 5).cast("int").alias("priority"),
+        F.when(F.col("id") % 3 == 0, F.lit("k")).alias("key"),
+    )
+
+
+def test_a_frame_becomes_jobs_once(spark, url):
+    frame = numbered(spark, 1000)
+    save(frame, url)
+    save(frame.repartition(3), url)
+    assert ids_in(url) == [f"job-{number:05}" for number in range(1000)]
+    with penstock.open_backend(url) as backend:
+        job = backend.get_job("job-00003")
+        assert (job.payload, job.tags, int(job.priority), job.key) == (
+            b'{"number":3,"text":"x"}',
+            ("batch",),
+            3,
+            ("k",),
+        )
+    save(frame.limit(0), url)
+
+
+def test_what_is_wrong_is_said_and_nothing_is_stored(spark, url):
+    frame = numbered(spark, 10)
+    bad = frame.withColumn("priority", F.when(F.col("id") == "job-00007", 9).otherwise(1))
+    with pytest.raises(Exception, match=r"1 rows cannot become jobs.*'job-00007'.*priority must be"):
+        save(bad, url)
+    with pytest.raises(Exception, match="its id stands twice"):
+        save(frame.unionAll(frame), url)
+    with pytest.raises(PySparkException, match="column 'colour' is unknown"):
+        save(frame.withColumn("colour", F.lit("red")), url)
+    with pytest.raises(PySparkException, match="unknown option 'color'"):
+        save(frame, url, color="red")
+    with pytest.raises(PySparkException, match="never overwritten"):
+        frame.write.format("penstock").option("url", url).mode("overwrite").save()
+    assert ids_in(url) == []
+
+
+@pytest.mark.process
+def test_a_task_that_is_killed_is_tried_again_and_adds_nothing_twice(spark, url):
+    """F31: its process dies after it has handed over half of its rows."""
+
+    def die_once(batches):
+        for number, batch in enumerate(batches):
+            if (
+                TaskContext.get().attemptNumber() == 0
+                and TaskContext.get().partitionId() == 1
+                and number == 1
+            ):
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    frame = numbered(spark, 4000, partitions=2)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+    try:
+        save(frame.mapInArrow(die_once, frame.schema), url)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert ids_in(url) == [f"job-{number:05}" for number in range(4000)]
+
+
+def copy_stream(spark, source, target, checkpoint):
+    """Let every job that was enqueued in one store become one in another; return when all are there."""
+    rows = (
+        spark.readStream.format("penstock")
+        .option("url", source)
+        .option("maxRowsPerTrigger", 100)
+        .load()
+        .where("verb = 'enqueue'")
+        .select("type", F.col("tags"))
+    )
+    query = (
+        rows.writeStream.format("penstock")
+        .option("url", target)
+        .option("ids", "generate")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+
+
+def test_a_stream_that_is_restarted_adds_nothing_twice(spark, url, tmp_path):
+    """Stopped between the publication of its last batch and the note that it is done, as by a power cut.
+
+    The jobs have no ids of their own and were deleted since: that the batch was published is known to the store alone.
+    """
+    source = f"sqlite:///{tmp_path}/source.db"
+    with penstock.open_backend(source) as backend:
+        backend.enqueue_jobs([Job.new("t", tags=("x",)) for _ in range(150)])
+    copy_stream(spark, source, url, tmp_path / "checkpoint")
+    assert len(ids_in(url)) == 150
+    for name in ("1", ".1.crc"):
+        (tmp_path / "checkpoint" / "commits" / name).unlink()
+    with penstock.open_backend(url) as backend:
+        backend.cancel_jobs(tags=["x"])
+        assert backend.delete_jobs(tags=["x"]) == 150
+    copy_stream(spark, source, url, tmp_path / "checkpoint")
+    assert len(ids_in(url)) == 150
+    with penstock.open_backend(source) as backend:
+        backend.enqueue_job(Job.new("t", tags=("x",)))
+    copy_stream(spark, source, url, tmp_path / "checkpoint")
+    assert len(ids_in(url)) == 151
+
+
+COPIER = """
+import os, signal, sys
+from penstock import spark as ps
+from tests.spark.copying import start_copy
+
+source, target, folder = sys.argv[1:]
+spark = ps.session("local[2]", **{"spark.driver.memory": "512m"})
+
+def die(batch):
+    if batch == 1:
+        os.killpg(0, signal.SIGKILL)
+
+start_copy(spark, source, target, folder, die).awaitTermination()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.postgres
+def test_a_driver_that_is_killed_loses_and_repeats_nothing(spark, postgres_database, tmp_path):
+    """F31, F32: after a batch was written and before that was noted; another process goes on with its checkpoint."""
+    from tests.spark.copying import start_copy
+
+    source = f"sqlite:///{tmp_path}/source.db"
+    with penstock.open_backend(source) as backend:
+        expected = sorted(backend.enqueue_jobs([Job.new("t") for _ in range(250)]))
+    done = subprocess.run(
+        [sys.executable, "-c", COPIER, source, postgres_database, str(tmp_path)],
+        start_new_session=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])},
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert 0 < len(ids_in(postgres_database)) < 250
+    assert start_copy(spark, source, postgres_database, str(tmp_path)).awaitTermination(60) is True
+    assert ids_in(postgres_database) == expected
