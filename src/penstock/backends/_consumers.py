@@ -16,7 +16,7 @@ from penstock.job import JournalArchive, JournalConsumer
 from penstock.policy import duration
 from penstock.scope import checkpoint
 
-__all__ = ["ConsumerVerbs"]
+__all__ = ["ConsumerVerbs", "advanced", "known_consumer"]
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class ConsumerVerbs(Backend):
             if found is None:
                 _check_reached(tx, seq)
                 tx.add_consumer(Consumer(name, seq, None, None, tx.now))
-                found = _known(tx, name)
+                found = known_consumer(tx, name)
             return found
 
         return _shown(self._write(work))
@@ -53,7 +53,7 @@ class ConsumerVerbs(Backend):
         span = micros_of(duration(lease, "lease"))
 
         def work(tx: Transaction) -> Consumer | None:
-            found = _known(tx, name)
+            found = known_consumer(tx, name)
             if found.holder not in {None, holder} and (found.held_until or 0) > tx.now:
                 return None
             held = found._replace(holder=holder, held_until=tx.now + span, updated_at=tx.now)
@@ -72,16 +72,7 @@ class ConsumerVerbs(Backend):
         arguments.optional_text("holder", holder, arguments.MAX_ID)
         _check_seq(seq)
 
-        def work(tx: Transaction) -> bool:
-            found = _known(tx, name)
-            if not _may_advance(found, holder, tx.now):
-                return False
-            if seq > found.seq:
-                _check_reached(tx, seq)
-                tx.save_consumer(found._replace(seq=seq, updated_at=tx.now))
-            return True
-
-        return self._write(work)
+        return self._write(lambda tx: advanced(tx, name, seq, holder))
 
     def list_consumers(self) -> list[JournalConsumer]:
         checkpoint()
@@ -114,7 +105,19 @@ class ConsumerVerbs(Backend):
         return self._store.archived()
 
 
-def _known(tx: Transaction, name: str) -> Consumer:
+def advanced(tx: Transaction, name: str, seq: int, holder: str | None) -> bool:
+    """Advance a consumer; False if it is somebody else's."""
+    found = known_consumer(tx, name)
+    if not _may_advance(found, holder, tx.now):
+        return False
+    if seq > found.seq:
+        _check_reached(tx, seq)
+        tx.save_consumer(found._replace(seq=seq, updated_at=tx.now))
+    return True
+
+
+def known_consumer(tx: Transaction, name: str) -> Consumer:
+    """Lock and return a consumer, or say that there is none."""
     found = tx.consumer(name)
     if found is None:
         raise InvalidArgumentError(

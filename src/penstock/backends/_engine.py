@@ -20,9 +20,9 @@ import msgspec
 
 from penstock.backends import _arguments as arguments
 from penstock.backends import _decisions as decisions
-from penstock.backends._consumers import ConsumerVerbs
 from penstock.backends._liveness import gone_owners, is_this_process, this_process
 from penstock.backends._options import StoreOptions
+from penstock.backends._outbox import OutboxVerbs
 from penstock.backends._rows import STATUSES, Row, damage_named, encode_strings, job_of, micros_of, moment_at
 from penstock.backends._settlement import settle
 from penstock.backends._spawning import adopted, spawn
@@ -79,7 +79,7 @@ ONE_BEAT: Final = 5.0
 MAY_REPORT: Final = IN_FLIGHT | {JobStatus.UNKNOWN_RETRY, JobStatus.UNKNOWN_STOPPED}
 
 
-class EngineBackend(ConsumerVerbs):
+class EngineBackend(OutboxVerbs):
     """The contract over a `Store`."""
 
     def __init__(self, store: Store, options: StoreOptions, *, has_own_clock: bool) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import astuple
 
+from penstock.backends.base import JobEnd
 from penstock.clock import from_micros, to_micros
 from penstock.errors import BackendError
 from penstock.job import (
@@ -506,6 +507,19 @@ def journal_entry(values: tuple[Any, ...]) -> JournalEntry:
     raw["key"] = None if raw["key"] is None else decode_key(raw["key"])
     raw["error_category"] = None if raw["error_category"] is None else _CATEGORY[raw["error_category"]]
     return JournalEntry(**raw)
+
+
+def job_end(values: tuple[Any, ...]) -> JobEnd:
+    """Return the end of a job: the columns of its journal row, then those of `JobEnd` beside the row."""
+    *row, callback_url, correlation_id, created_at, result, result_size = values
+    return JobEnd(
+        entry=journal_entry(tuple(row)),
+        callback_url=callback_url,
+        correlation_id=correlation_id,
+        created_at=moment_at(created_at),
+        result=result,
+        result_size=result_size,
+    )
 
 
 def _moment(micros: int | None) -> datetime | None:

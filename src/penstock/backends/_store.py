@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from penstock.backends._rows import (
     STATUSES,
@@ -28,13 +28,27 @@ from penstock.backends._rows import (
     moment_at,
     row_of,
 )
-from penstock.backends.base import Change
+from penstock.backends.base import Change, JobEnd
 from penstock.job import Job, JobStats, JobStatus, JournalArchive, JournalEntry
 from penstock.lifecycle import Verb
 
-__all__ = ["Archived", "Blobs", "Claim", "Consumer", "Edge", "Owner", "Reach", "Store", "Transaction"]
+__all__ = [
+    "Archived",
+    "Blobs",
+    "Claim",
+    "Consumer",
+    "DeliveryRow",
+    "Edge",
+    "Owner",
+    "Reach",
+    "Store",
+    "Transaction",
+]
 
 T = TypeVar("T")
+
+#: Microseconds for which a given-up delivery is kept.
+GIVEN_UP_KEPT: Final = 30 * 24 * 3600 * 1_000_000
 
 AFTER = "after"
 AFTER_ANY = "any"
@@ -93,6 +107,20 @@ class Archived(NamedTuple):
     upto: int
     reached: int
     oldest_at: int
+
+
+class DeliveryRow(NamedTuple):
+    """A `Delivery` as it is stored."""
+
+    seq: int
+    event_id: str
+    url: str
+    lane: str
+    body: bytes
+    due_at: int | None
+    attempts: int
+    error: str
+    updated_at: int
 
 
 class Claim(NamedTuple):
@@ -364,6 +392,26 @@ class Transaction(ABC):
         the counters already have. None if there is nothing left to look at.
         """
 
+    # -- deliveries and schedules -------------------------------------------------------------------------------
+
+    @abstractmethod
+    def save_deliveries(self, rows: Sequence[DeliveryRow]) -> None:
+        """Insert or replace deliveries."""
+
+    @abstractmethod
+    def drop_deliveries(self, seqs: Sequence[int]) -> None: ...
+
+    @abstractmethod
+    def retry_deliveries(self) -> int:
+        """See `Backend.retry_deliveries`."""
+
+    @abstractmethod
+    def move_schedule(self, name: str, tick: int, after: int | None) -> bool:
+        """Take a schedule from `after` (None: it is not there) to `tick`; False if it stands elsewhere."""
+
+    @abstractmethod
+    def drop_schedule(self, name: str) -> bool: ...
+
     # -- upkeep -------------------------------------------------------------------------------------------------
 
     def take_upkeep(self, interval: int) -> bool:  # noqa: ARG002  # a store's
@@ -372,7 +420,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def tidy(self) -> None:
-        """Fold counters, forget expired idempotency keys: what keeps the store quick."""
+        """Fold counters, forget expired idempotency keys and old given-up deliveries: what keeps the store quick."""
 
 
 BeforeCommit = Callable[[Transaction, Sequence[Change]], Callable[[bool], None] | None]
@@ -427,6 +475,26 @@ class Store(ABC):
     @abstractmethod
     def archived(self) -> JournalArchive:
         """Return what was ever removed from the journal."""
+
+    @abstractmethod
+    def read_ends(self, after: int, limit: int, max_result: int) -> tuple[list[JobEnd], int]:
+        """See `Backend.read_ends`."""
+
+    @abstractmethod
+    def due_deliveries(self, limit: int, per_lane: int) -> list[DeliveryRow]:
+        """See `Backend.due_deliveries`."""
+
+    @abstractmethod
+    def deliveries(self, after: int, limit: int) -> list[DeliveryRow]:
+        """See `Backend.list_deliveries`."""
+
+    @abstractmethod
+    def count_deliveries(self) -> tuple[int, int]:
+        """See `Backend.count_deliveries`."""
+
+    @abstractmethod
+    def schedules(self) -> list[tuple[str, int, int]]:
+        """Return name, tick and time of the last change of all schedules, by name."""
 
     @abstractmethod
     def is_blocked(self) -> bool: ...

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.backends.base import ClaimRequest, Failure, Retention, UnsetType
+from penstock.backends.base import ClaimRequest, Delivery, Failure, Retention, UnsetType
 from penstock.errors import DependencyError, InvalidArgumentError, PayloadTooLargeError, shown
 from penstock.job import Job, JobStatus, Key, Priority, distinct
 from penstock.policy import FailureCategory, RetryPolicy, Timeouts, duration
@@ -320,6 +320,27 @@ def ttl(value: object) -> timedelta:
     if not isinstance(value, timedelta):
         raise bad("ttl", "a timedelta", value)
     return duration(value, "ttl", positive=True)
+
+
+def sequence(field: str, values: object) -> Sequence[Any]:
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise bad(field, "a sequence", values)
+    return values
+
+
+def deliveries(values: object) -> None:
+    for each in sequence("deliveries", values):
+        if not isinstance(each, Delivery):
+            raise bad("deliveries", "Delivery only", each)
+        whole("seq", each.seq, 0, 2**62)
+        whole("attempts", each.attempts, 0, 2**31)
+        text("event_id", each.event_id, MAX_ID)
+        text("url", each.url, MAX_CALLBACK)
+        text("lane", each.lane, MAX_CALLBACK)
+        if each.due_at is not None:
+            moment("due_at", each.due_at)
+        if not isinstance(each.body, bytes) or not isinstance(each.error, str):
+            raise bad("deliveries", "with a body of bytes and a text as error", each)
 
 
 def span(field: str, value: object) -> timedelta:

@@ -197,6 +197,11 @@ class JoinedStore(Store):
     jobs_span = _refuse("jobs_span")
     consumers = _refuse("list_consumers")
     archived = _refuse("get_archive")
+    read_ends = _refuse("read_ends")
+    due_deliveries = _refuse("due_deliveries")
+    deliveries = _refuse("list_deliveries")
+    count_deliveries = _refuse("count_deliveries")
+    schedules = _refuse("list_schedules")
     is_blocked = _refuse("is_blocked")
 
 

@@ -20,9 +20,9 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from penstock.backends._rows import Row
-from penstock.backends._store import Blobs, Consumer, Store, Transaction, plain_change
-from penstock.backends.base import Change
-from penstock.backends.postgres import consumers, fast, faults, plain, reading
+from penstock.backends._store import Blobs, Consumer, DeliveryRow, Store, Transaction, plain_change
+from penstock.backends.base import Change, JobEnd
+from penstock.backends.postgres import consumers, fast, faults, outbox, plain, reading
 from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Patience, Pool, server_limits
 from penstock.backends.postgres.context import Context
 from penstock.backends.postgres.gather import Gatherer
@@ -404,6 +404,33 @@ class PostgresStore(Store):
 
     def archived(self) -> JournalArchive:
         return self.run(lambda connection: consumers.archived(connection, self.context.sql))
+
+    def read_ends(self, after: int, limit: int, max_result: int) -> tuple[list[JobEnd], int]:
+        def read(connection: BoundedConnection) -> tuple[list[JobEnd], int]:
+            is_wanted, last = outbox.has_callbacks(connection, self.context.sql)
+            if not is_wanted:
+                return [], max(after, last)
+            self.context.journal.read(connection, LAST_POSSIBLE, 1)  # has everything numbered first
+            return outbox.read_ends(connection, self.context.sql, after, limit, max_result)
+
+        return self.run(read)
+
+    def due_deliveries(self, limit: int, per_lane: int) -> list[DeliveryRow]:
+        return self.run(
+            lambda connection: outbox.due_deliveries(
+                connection, self.context.sql, self._own_now(), limit, per_lane
+            )
+        )
+
+    def deliveries(self, after: int, limit: int) -> list[DeliveryRow]:
+        return self.run(lambda connection: outbox.deliveries(connection, self.context.sql, after, limit))
+
+    def count_deliveries(self) -> tuple[int, int]:
+        return self.run(lambda connection: outbox.count_deliveries(connection, self.context.sql))
+
+    def schedules(self) -> list[tuple[str, int, int]]:
+        found = self.run(lambda connection: outbox.schedules(connection, self.context.sql))
+        return [(name, tick, updated_at) for name, tick, updated_at in found]
 
     def states(self, ids: Sequence[str]) -> dict[str, tuple[str, int, str]]:
         query = self.context.sql.text(

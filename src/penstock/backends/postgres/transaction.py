@@ -23,6 +23,7 @@ from penstock.backends.postgres import bulk, fast
 from penstock.backends.postgres.claiming import ClaimingTransaction
 from penstock.backends.postgres.consumers import ConsumersTransaction
 from penstock.backends.postgres.fast import numbers, texts
+from penstock.backends.postgres.outbox import OutboxTransaction
 from penstock.backends.postgres.plain import plain_row
 from penstock.backends.postgres.turns import TurnsTransaction
 from penstock.job import Job, JobStatus
@@ -34,7 +35,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _COPIED: Final = 20  # from so many rows on COPY is quicker than one statement with all values
 
 
-class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransaction):
+class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransaction, OutboxTransaction):
     """What one piece of work may do, inside a transaction that is already open."""
 
     # -- finding rows -------------------------------------------------------------------------------------------

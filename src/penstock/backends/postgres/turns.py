@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from penstock.backends._rows import Row
-from penstock.backends._store import Edge, Owner, Reach
+from penstock.backends._store import GIVEN_UP_KEPT, Edge, Owner, Reach
 from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.fast import numbers
 from penstock.backends.postgres.faults import OutOfOrderError
@@ -286,6 +286,10 @@ class TurnsTransaction(CoreTransaction):
     def tidy(self) -> None:
         self.execute(
             self.text("DELETE FROM {schema}.idempotency WHERE expires_at <= %(now)s"), {"now": self.now}
+        )
+        self.execute(
+            self.text("DELETE FROM {schema}.delivery WHERE due_at IS NULL AND updated_at <= %(before)s"),
+            {"before": self.now - GIVEN_UP_KEPT},
         )
         # Numbering and folding take transactions of their own, so that no reader waits for a long one.
         self.wants_upkeep = True

@@ -22,8 +22,9 @@ import apsw
 import msgspec
 
 from penstock.backends._rows import JOURNAL_COLUMNS, Row, damage_named, journal_entry
-from penstock.backends._store import BeforeCommit, Blobs, Consumer, Store, Transaction
-from penstock.backends.base import Change
+from penstock.backends._store import BeforeCommit, Blobs, Consumer, DeliveryRow, Store, Transaction
+from penstock.backends.base import Change, JobEnd
+from penstock.backends.sqlite import outbox
 from penstock.backends.sqlite.connection import fetch, open_connection, prepare_file
 from penstock.backends.sqlite.consumers import archived, consumers
 from penstock.backends.sqlite.faults import translate
@@ -187,6 +188,21 @@ class SqliteStore(Store):
 
     def archived(self) -> JournalArchive:
         return self._read(archived)
+
+    def read_ends(self, after: int, limit: int, max_result: int) -> tuple[list[JobEnd], int]:
+        return self._read(lambda cursor: outbox.read_ends(cursor, after, limit, max_result))
+
+    def due_deliveries(self, limit: int, per_lane: int) -> list[DeliveryRow]:
+        return self._read(lambda cursor: outbox.due_deliveries(cursor, self.now(), limit, per_lane))
+
+    def deliveries(self, after: int, limit: int) -> list[DeliveryRow]:
+        return self._read(lambda cursor: outbox.deliveries(cursor, after, limit))
+
+    def count_deliveries(self) -> tuple[int, int]:
+        return self._read(outbox.count_deliveries)
+
+    def schedules(self) -> list[tuple[str, int, int]]:
+        return self._read(outbox.schedules)
 
     poll_seconds = 0.01
 

@@ -31,10 +31,12 @@ from penstock.backends._rows import (
     moment_at,
 )
 from penstock.backends._store import (
+    GIVEN_UP_KEPT,
     Archived,
     Blobs,
     Claim,
     Consumer,
+    DeliveryRow,
     DuplicateIdError,
     Edge,
     Owner,
@@ -609,6 +611,37 @@ class SqliteTransaction(Transaction):
     def archive(self, after: int, before: int, limit: int) -> Archived | None:
         return archive(self.cursor, after, before, limit)
 
+    # -- deliveries and schedules -------------------------------------------------------------------------------
+
+    def save_deliveries(self, rows: Sequence[DeliveryRow]) -> None:
+        self.cursor.executemany(
+            f"INSERT OR REPLACE INTO delivery ({', '.join(DeliveryRow._fields)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            rows,
+        )
+
+    def drop_deliveries(self, seqs: Sequence[int]) -> None:
+        self.cursor.executemany("DELETE FROM delivery WHERE seq = ?", [(seq,) for seq in seqs])
+
+    def retry_deliveries(self) -> int:
+        self.cursor.execute(
+            "UPDATE delivery SET due_at = ?1, attempts = 0, updated_at = ?1 WHERE due_at IS NULL", (self.now,)
+        )
+        return self.cursor.connection.changes()
+
+    def move_schedule(self, name: str, tick: int, after: int | None) -> bool:
+        if after is None:
+            self.cursor.execute("INSERT OR IGNORE INTO schedule VALUES (?, ?, ?)", (name, tick, self.now))
+        else:
+            self.cursor.execute(
+                "UPDATE schedule SET tick = ?, updated_at = ? WHERE name = ? AND tick = ?",
+                (tick, self.now, name, after),
+            )
+        return self.cursor.connection.changes() > 0
+
+    def drop_schedule(self, name: str) -> bool:
+        self.cursor.execute("DELETE FROM schedule WHERE name = ?", (name,))
+        return self.cursor.connection.changes() > 0
+
     # -- upkeep -------------------------------------------------------------------------------------------------
 
     def take_upkeep(self, interval: int) -> bool:
@@ -621,6 +654,9 @@ class SqliteTransaction(Transaction):
 
     def tidy(self) -> None:
         self.cursor.execute("DELETE FROM idempotency WHERE expires_at <= ?", (self.now,))
+        self.cursor.execute(
+            "DELETE FROM delivery WHERE due_at IS NULL AND updated_at <= ?", (self.now - GIVEN_UP_KEPT,)
+        )
         fold_counters(self.cursor)
         self.folded = True
 

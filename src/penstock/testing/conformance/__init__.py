@@ -53,6 +53,7 @@ from penstock.testing.conformance.maintenance import (
     Lifetimes,
     RetentionRules,
 )
+from penstock.testing.conformance.outbox import Deliveries, Ends, Schedules
 from penstock.testing.conformance.publishing import Publishing
 from penstock.testing.conformance.queue_documents import (
     DocumentBlocking,
@@ -148,6 +149,9 @@ FAMILIES: tuple[type[Suite], ...] = (
     JournalReading,
     Consumers,
     Archiving,
+    Ends,
+    Deliveries,
+    Schedules,
     Statistics,
     Reading,
     Listing,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 import msgspec
 import pytest
 
-from penstock.backends.base import Backend, ClaimRequest
+from penstock.backends.base import Backend, ClaimRequest, Delivery, Schedule
 from penstock.clock import Clock
 from penstock.job import Job, JobStats, JobStatus, JournalArchive, JournalConsumer, JournalEntry
 from penstock.policy import FailureCategory, RetryPolicy, Timeouts
@@ -77,6 +77,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     is_blocked: bool
     consumers: list[JournalConsumer]
     archive: JournalArchive
+    deliveries: list[Delivery]
+    schedules: list[Schedule]
 
 
 def a_job(**fields: Any) -> Job:
@@ -192,6 +194,8 @@ def snapshot(backend: Backend) -> Snapshot:
         backend.is_blocked(),
         backend.list_consumers(),
         backend.get_archive(),
+        backend.list_deliveries(limit=1000),
+        backend.list_schedules(),
     )
 
 
@@ -273,6 +277,16 @@ OTHER_VERBS: dict[str, Call] = {
     "list_consumers": lambda backend, job_id: backend.list_consumers(),
     "forget_consumer": lambda backend, job_id: backend.forget_consumer("reader"),
     "archive_journal": lambda backend, job_id: backend.archive_journal(timedelta(days=1)),
+    "save_deliveries": lambda backend, job_id: backend.save_deliveries("me"),
+    "due_deliveries": lambda backend, job_id: backend.due_deliveries(),
+    "list_deliveries": lambda backend, job_id: backend.list_deliveries(),
+    "count_deliveries": lambda backend, job_id: backend.count_deliveries(),
+    "retry_deliveries": lambda backend, job_id: backend.retry_deliveries(),
+    "tick_schedule": lambda backend, job_id: backend.tick_schedule(
+        "nightly", datetime(2030, 1, 1, tzinfo=UTC), [a_job(id="another")], after=None
+    ),
+    "list_schedules": lambda backend, job_id: backend.list_schedules(),
+    "forget_schedule": lambda backend, job_id: backend.forget_schedule("nightly"),
     "get_archive": lambda backend, job_id: backend.get_archive(),
     "maintain": lambda backend, job_id: backend.maintain(),
     "cleanup_expired_jobs": lambda backend, job_id: backend.cleanup_expired_jobs(timedelta(days=1)),

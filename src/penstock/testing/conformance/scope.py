@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.backends.base import Backend
+from penstock.backends.base import CALLBACKS, Backend
 from penstock.errors import OperationCancelledError
 from penstock.job import JobStatus
 from penstock.scope import cancel_scope
@@ -44,6 +44,8 @@ class Scopes(Suite):
             backend.stop_job("job")
         if verb.endswith("_consumer"):
             backend.register_consumer("reader")
+        if verb == "save_deliveries":
+            backend.register_consumer(CALLBACKS)
         with cancel_scope(timeout=60):
             VERBS[verb](backend, "job")
 

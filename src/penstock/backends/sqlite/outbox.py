@@ -1,0 +1,80 @@
+"""Ends of jobs that callback urls are told of, what is not delivered yet, and where schedules stand."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import apsw
+
+from penstock.backends._rows import JOURNAL_COLUMNS, damage_named, job_end
+from penstock.backends._store import DeliveryRow
+from penstock.backends.base import JobEnd
+from penstock.backends.sqlite.connection import fetch
+from penstock.job import FINAL
+
+__all__ = ["count_deliveries", "deliveries", "due_deliveries", "read_ends", "schedules"]
+
+#: Journal rows that one look goes through.
+_PORTION: Final = 10_000
+_FINAL: Final = ", ".join(f"'{status}'" for status in sorted(FINAL))
+_HAS_CALLBACKS: Final = """SELECT EXISTS (SELECT 1 FROM job INDEXED BY job_callback WHERE callback_url IS NOT NULL),
+    (SELECT max(seq) FROM journal),
+    (SELECT max(seq) FROM (SELECT seq FROM journal WHERE seq > ?1 ORDER BY seq LIMIT ?2))"""
+_ENDS: Final = f"""SELECT {", ".join(f"row.{name}" for name in JOURNAL_COLUMNS)},
+    job.callback_url, job.correlation_id, job.created_at,
+    CASE WHEN row.status = 'completed' AND length(result.data) <= ?3 THEN result.data END,
+    CASE WHEN row.status = 'completed' THEN length(result.data) END
+FROM (SELECT * FROM journal WHERE seq > ?1 ORDER BY seq LIMIT ?2) AS row
+CROSS JOIN job ON job.seq = row.job_seq
+LEFT JOIN result ON result.seq = job.seq
+WHERE row.status IN ({_FINAL}) AND row.from_status IS NOT row.status AND job.callback_url IS NOT NULL
+ORDER BY row.seq LIMIT ?4"""
+_DELIVERY: Final = ", ".join(DeliveryRow._fields)
+# From one lane to the next by the index, and of each the first few: the cost is that of the lanes, not of the rows.
+_DUE: Final = f"""WITH RECURSIVE known (lane) AS (
+    SELECT (SELECT min(lane) FROM delivery WHERE due_at IS NOT NULL)
+    UNION ALL
+    SELECT (SELECT min(lane) FROM delivery WHERE due_at IS NOT NULL AND lane > known.lane)
+    FROM known WHERE known.lane IS NOT NULL)
+SELECT {_DELIVERY} FROM delivery WHERE seq IN (
+    SELECT each.seq FROM known CROSS JOIN delivery AS each ON each.seq IN (
+        SELECT due.seq FROM delivery AS due
+        WHERE due.lane = known.lane AND due.due_at <= ?1 AND due.due_at IS NOT NULL
+        ORDER BY due.due_at, due.seq LIMIT ?2))
+ORDER BY due_at, seq LIMIT ?3"""
+
+
+def read_ends(cursor: apsw.Cursor, after: int, limit: int, max_result: int) -> tuple[list[JobEnd], int]:
+    """See `Backend.read_ends`."""
+    ((has_callbacks, last, reached),) = fetch(cursor, _HAS_CALLBACKS, (min(after, 2**62), _PORTION))
+    if not has_callbacks:
+        return [], max(after, last or 0)
+    found = fetch(cursor, _ENDS, (min(after, 2**62), _PORTION, max_result, limit))
+    with damage_named():
+        ends = [job_end(values) for values in found]
+    if len(ends) == limit:
+        return ends, ends[-1].entry.seq
+    return ends, after if reached is None else reached
+
+
+def due_deliveries(cursor: apsw.Cursor, now: int, limit: int, per_lane: int) -> list[DeliveryRow]:
+    """See `Backend.due_deliveries`."""
+    return [DeliveryRow(*values) for values in fetch(cursor, _DUE, (now, per_lane, limit))]
+
+
+def deliveries(cursor: apsw.Cursor, after: int, limit: int) -> list[DeliveryRow]:
+    """See `Backend.list_deliveries`."""
+    query = f"SELECT {_DELIVERY} FROM delivery WHERE seq > ? ORDER BY seq LIMIT ?"
+    return [DeliveryRow(*values) for values in fetch(cursor, query, (min(after, 2**62), limit))]
+
+
+def count_deliveries(cursor: apsw.Cursor) -> tuple[int, int]:
+    """See `Backend.count_deliveries`."""
+    query = "SELECT count(due_at), count(*) - count(due_at) FROM delivery"
+    waiting, given_up = fetch(cursor, query)[0]
+    return waiting, given_up
+
+
+def schedules(cursor: apsw.Cursor) -> list[Any]:
+    """Return all schedules, by name."""
+    return fetch(cursor, "SELECT name, tick, updated_at FROM schedule ORDER BY name")
