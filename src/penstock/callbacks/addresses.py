@@ -1,0 +1,159 @@
+"""Where a callback may go.
+
+A callback url is text that a submitter chose, and the request comes from inside: without care it is a way to reach what
+only this machine can reach. So a name is resolved once, every address it has must be public, and the connection goes to
+one of these very addresses: a name server that answers differently a moment later is not asked again.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from penstock.errors import InvalidArgumentError, shown
+
+__all__ = ["Policy", "RefusedUrlError", "Resolver", "Target", "check_policy", "lane_of", "resolve"]
+
+Policy = Literal["public", "any", "off"]
+Resolver = Callable[..., Sequence[tuple[Any, Any, Any, Any, tuple[Any, ...]]]]
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_FIRST_FREE_PORT: Final = 1024  # below lie services that speak other protocols, mail for one
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+# What `is_global` of some Python versions takes for public.
+_NEVER: Final = tuple(
+    map(
+        ipaddress.ip_network,
+        ("192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15", "100.64.0.0/10", "0.0.0.0/8", "64:ff9b:1::/48"),
+    )
+)
+
+
+class RefusedUrlError(Exception):
+    """The policy does not let a callback go there; trying again would not help."""
+
+
+class Target(NamedTuple):
+    """A url taken apart, and the address that stands for its host."""
+
+    scheme: str
+    host: str  # as the request names it; an IPv6 address without brackets
+    port: int
+    address: str
+    path: str  # with the query
+
+    @property
+    def authority(self) -> str:
+        """What the Host header says."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def check_policy(value: object) -> Policy:
+    """Return one of the three policies."""
+    if value in {"public", "any", "off"}:
+        return value
+    raise InvalidArgumentError(
+        f'callbacks must be "public", "any" or "off", got {shown(value)}', field="callbacks", value=value
+    )
+
+
+def lane_of(url: str) -> str:
+    """Return what deliveries to one place have in common, for any text."""
+    try:
+        parts = urlsplit(url)
+        return f"{parts.hostname or ''}:{parts.port or ''}"[:512] or ":"
+    except ValueError:
+        return ":"
+
+
+def resolve(url: str, policy: Policy, resolver: Resolver = socket.getaddrinfo) -> Target:
+    """Return where a url leads.
+
+    Raises:
+        RefusedUrlError: the policy does not allow it.
+        OSError: the name cannot be resolved now.
+    """
+    scheme, host, port, path = _parts(url, policy)
+    try:
+        found = resolver(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise RefusedUrlError(f"the host {shown(host)} is no name: {error}") from None
+    # The order is that of the resolver; without the zone of a link-local address, which is never public.
+    addresses = list(dict.fromkeys(str(each[4][0]).partition("%")[0] for each in found))
+    if not addresses:
+        raise OSError(f"the host {host} has no address")
+    if policy == "public":
+        for each in addresses:
+            if not is_public(ipaddress.ip_address(each)):
+                raise RefusedUrlError(f'{each} is not a public address: callbacks="any" would allow it')
+    return Target(scheme, host, port, addresses[0], path)
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address belongs to the public internet, also where it wraps another one."""
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = _wrapped(address)
+        if inner is not None and not is_public(inner):
+            return False
+        if address.ipv4_mapped is not None:
+            return inner is not None
+        if address.is_site_local:
+            return False
+    is_special = address.is_multicast or address.is_reserved or address.is_unspecified or address.is_loopback
+    is_hidden = address.is_private or address.is_link_local or not address.is_global
+    listed = any(network.version == address.version and address in network for network in _NEVER)
+    if isinstance(address, ipaddress.IPv6Address) and address in _NAT64:
+        return not listed  # its inner address is public, which is what counts
+    return not (is_special or is_hidden or listed)
+
+
+def _wrapped(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    if address.sixtofour is not None:
+        return address.sixtofour
+    if address.teredo is not None:
+        return address.teredo[1]
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return None
+
+
+def _parts(url: str, policy: Policy) -> tuple[str, str, int, str]:
+    """Return scheme, host, port and path of a url that may be called at all."""
+    if re.search(r"[\x00-\x20\x7f\\]", url):
+        raise RefusedUrlError("the url holds spaces, backslashes or control characters")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise RefusedUrlError(f"the url is malformed: {error}") from None
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise RefusedUrlError(f"the url must begin with http:// or https://, not {shown(parts.scheme)}")
+    if not parts.hostname:
+        raise RefusedUrlError("the url names no host")
+    if parts.username is not None or parts.password is not None:
+        raise RefusedUrlError("the url must hold no user name or password")
+    port = _DEFAULT_PORTS[parts.scheme] if port is None else port
+    is_usual = port in _DEFAULT_PORTS.values() or port >= _FIRST_FREE_PORT
+    if port == 0 or (policy == "public" and not is_usual):
+        raise RefusedUrlError(f"port {port} is neither 80, 443 nor one from {_FIRST_FREE_PORT} on")
+    path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
+    if parts.query:
+        path += "?" + quote(parts.query, safe="/?%:@!$&'()*+,;=~-._[]")
+    return parts.scheme, _ascii(parts.hostname), port, path
+
+
+def _ascii(host: str) -> str:
+    if host.isascii():
+        return host
+    try:
+        return host.encode("idna").decode()
+    except UnicodeError as error:
+        raise RefusedUrlError(f"the host {shown(host)} is no name: {error}") from None

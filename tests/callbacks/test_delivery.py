@@ -1,0 +1,547 @@
+"""Callbacks over real sockets, from real stores: told at least once, with one id, and nobody waits for a dead host."""
+
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.callbacks.conftest import QUICK, SECRET, Endpoint, end, status, until
+
+import penstock
+from penstock import RetryPolicy
+from penstock.backends.base import CALLBACKS
+from penstock.callbacks import CallbackDelivery, posting, verify
+from penstock.errors import InvalidArgumentError, QueueClosedError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def is_empty(queue):
+    return queue.backend.count_deliveries() == (0, 0)
+
+
+def first_error(queue):
+    """The error of the one delivery there is, once it was given up."""
+
+    def given_up():
+        found = queue.backend.list_deliveries()
+        return found[0].error if found and found[0].due_at is None else None
+
+    return until(given_up, "it was not given up")
+
+
+@pytest.mark.requirement("G32")
+def test_the_end_of_a_job_is_told_once_and_signed(queue, endpoint, deliver):
+    deliver()
+    job = end(queue, endpoint.url("/done?x=1"), correlation_id="trace")
+    request = endpoint.next()
+    assert request.path == "/done?x=1"
+    assert request.headers["content-type"] == "application/cloudevents+json; charset=utf-8"
+    assert verify(SECRET, request.headers, request.body)
+    event = request.event
+    assert event["id"] == request.id
+    assert event["subject"] == event["data"]["job_id"] == job.id
+    assert event["type"] == "io.penstock.job.completed.v1"
+    assert event["data"]["result"] == {"size": 7}
+    assert event["data"]["correlation_id"] == "trace"
+    assert datetime.fromisoformat(event["time"]) == job.finalized_at
+    until(lambda: is_empty(queue))
+    assert endpoint.requests.empty()
+    assert queue.get_job(job.id) == job
+
+
+def test_jobs_that_ended_before_it_began_and_jobs_without_a_url(queue, endpoint, deliver):
+    job = end(queue, endpoint.url())
+    end(queue, None)
+    queue.submit("waits", callback_url=endpoint.url())
+    deliver()
+    assert endpoint.next().event["subject"] == job.id
+    until(lambda: is_empty(queue))
+    assert endpoint.requests.empty()
+
+
+def test_errors_are_retried_with_the_same_id_and_body(queue, endpoint, deliver):
+    endpoint.answer(status(500), status(503), status(404))
+    deliver()
+    end(queue, endpoint.url())
+    requests = [endpoint.next() for _ in range(4)]
+    assert len({(request.id, request.body) for request in requests}) == 1
+    assert all(verify(SECRET, request.headers, request.body) for request in requests)
+    until(lambda: is_empty(queue))
+
+
+def test_it_backs_off_and_gives_up_after_the_last_attempt(queue, endpoint, deliver):
+    endpoint.answer(*[status(500)] * 4)
+    deliver()
+    end(queue, endpoint.url())
+    assert first_error(queue) == "HTTP 500"
+    (given_up,) = queue.backend.list_deliveries()
+    assert (given_up.attempts, queue.backend.count_deliveries()) == (4, (0, 1))
+    tried = [endpoint.next().id for _ in range(4)]
+    assert endpoint.requests.empty()
+    assert queue.backend.retry_deliveries() == 1
+    assert endpoint.next().id == tried[0]
+    until(lambda: is_empty(queue))
+
+
+def test_the_next_attempt_waits_for_its_time(queue, endpoint, deliver):
+    """By the policy, or longer if the endpoint asks for it."""
+    endpoint.answer(status(503, Retry_After="120"), status(503))
+    deliver(retry=RetryPolicy(max_attempts=3, initial_delay=60, max_delay=3600))
+    end(queue, endpoint.url())
+    end(queue, endpoint.url())
+    found = until(
+        lambda: (
+            [each for each in queue.backend.list_deliveries() if each.attempts == 1][1:]
+            and queue.backend.list_deliveries()
+        )
+    )
+    waits = sorted((each.due_at - queue.backend.now()).total_seconds() for each in found)
+    assert 30 < waits[0] <= 60
+    assert 90 < waits[1] <= 120
+
+
+def test_gone_is_not_tried_again(queue, endpoint, deliver):
+    endpoint.answer(status(410))
+    deliver()
+    end(queue, endpoint.url())
+    assert first_error(queue) == "HTTP 410"
+    assert queue.backend.list_deliveries()[0].attempts == 1
+
+
+def test_without_a_secret_nothing_is_signed(queue, endpoint, deliver, monkeypatch):
+    monkeypatch.delenv("PENSTOCK_WEBHOOK_SECRET", raising=False)
+    deliver(secret=None)
+    end(queue, endpoint.url())
+    headers = endpoint.next().headers
+    assert "webhook-signature" not in headers
+    assert "webhook-id" in headers
+
+
+def test_the_secret_may_come_from_the_environment(queue, endpoint, deliver, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_WEBHOOK_SECRET", SECRET)
+    deliver(secret=None)
+    end(queue, endpoint.url())
+    request = endpoint.next()
+    assert verify(SECRET, request.headers, request.body)
+
+
+def test_off_delivers_nothing_and_registers_nobody(queue, endpoint, deliver):
+    deliver(policy="off")
+    end(queue, endpoint.url())
+    assert queue.backend.list_consumers() == []
+    assert endpoint.requests.empty()
+
+
+def test_a_job_may_be_deleted_once_its_callback_is_taken_up(queue, endpoint, deliver):
+    """What has to be told does not depend on the job any more."""
+    endpoint.answer(status(503))
+    deliver(retry=RetryPolicy(max_attempts=1))
+    job = end(queue, endpoint.url())
+    first = endpoint.next()
+    first_error(queue)
+    queue.delete_jobs(job_ids=[job.id])
+    queue.backend.retry_deliveries()
+    assert endpoint.next().body == first.body
+
+
+def test_the_offset_is_kept_when_it_ends(queue, endpoint, deliver):
+    delivery = deliver()
+    end(queue, endpoint.url())
+    endpoint.next()
+    until(lambda: is_empty(queue))
+    end(queue, None)
+    last = queue.read_journal()[-1].seq
+    until(lambda: delivery._seq == last)
+    delivery.close()
+    (consumer,) = queue.backend.list_consumers()
+    assert (consumer.name, consumer.seq, consumer.holder) == (CALLBACKS, last, None)
+
+
+# -- hosts that misbehave ---------------------------------------------------------------------------------------
+
+
+def test_an_endpoint_that_hangs_blocks_no_other(queue, endpoint, other_endpoint, deliver):
+    """F33: of a host only a few are on their way at a time."""
+    endpoint.answer(*[endpoint.hang] * 30)
+    delivery = deliver(concurrency=4)
+    for _ in range(10):
+        end(queue, endpoint.url())
+    endpoint.next()
+    endpoint.next()
+    for _ in range(10):
+        end(queue, other_endpoint.url())
+    assert len({other_endpoint.next().id for _ in range(10)}) == 10
+    assert delivery.is_delivering
+    assert endpoint.requests.empty()
+    until(lambda: queue.backend.count_deliveries() == (10, 0))
+    endpoint.released.set()
+    until(lambda: is_empty(queue) or queue.backend.count_deliveries()[0] == 0)
+
+
+def test_many_dead_hosts_leave_room_for_a_living_one(queue, endpoint, deliver):
+    """Half of all places are for hosts that answered last time."""
+    delivery = deliver(concurrency=2, per_host=2)
+    dead = [Endpoint() for _ in range(3)]
+    try:
+        for each in dead:
+            each.answer(status(500), *[each.hang] * 10)
+        for each in dead:
+            end(queue, each.url())
+        until(lambda: len(delivery._failing) == 3)
+        for _ in range(5):
+            end(queue, endpoint.url())
+        assert len({endpoint.next().id for _ in range(5)}) == 5
+    finally:
+        for each in dead:
+            each.close()
+
+
+def test_an_answer_that_does_not_come_ends_the_attempt(queue, endpoint, deliver):
+    endpoint.answer(endpoint.hang)
+    deliver(timeout=0.2, retry=RetryPolicy(max_attempts=1))
+    end(queue, endpoint.url())
+    assert "Timeout" in first_error(queue)
+
+
+def test_an_answer_that_trickles_in_ends_the_attempt_too(queue, endpoint, deliver):
+    """Every single byte comes in time, the answer does not."""
+
+    def trickle(handler):
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+        while not endpoint.released.wait(0.02):
+            handler.wfile.write(b"x")
+            handler.wfile.flush()
+
+    endpoint.answer(trickle)
+    deliver(timeout=0.3, retry=RetryPolicy(max_attempts=1))
+    end(queue, endpoint.url())
+    assert "Timeout" in first_error(queue)
+
+
+def test_an_endless_body_is_not_read(queue, endpoint, deliver):
+    """F33: the status is all that counts; a gigabyte stays with who wants to send it."""
+    sent = []
+
+    def flood(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(2**30))
+        handler.end_headers()
+        while not endpoint.released.is_set():
+            handler.wfile.write(b"x" * 65_536)
+            sent.append(1)
+
+    endpoint.answer(flood)
+    deliver()
+    end(queue, endpoint.url())
+    endpoint.next()
+    until(lambda: is_empty(queue))
+    assert len(sent) < 1000
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20_000,
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000,
+        b"x" * 200_000,
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"",
+    ],
+    ids=["many headers", "long header", "long line", "ssh", "no status", "nothing"],
+)
+def test_what_is_no_answer_is_a_failed_attempt(head):
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def answer():
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(65_536)
+            try:
+                connection.sendall(head)
+            except OSError:
+                return
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    target = posting.Target("http", "x", server.getsockname()[1], "127.0.0.1", "/")
+    with pytest.raises(OSError):
+        posting.post(target, {}, b"", seconds=10, tls=ssl.create_default_context())
+    thread.join()
+    server.close()
+
+
+def test_a_refused_connection_is_retried(queue, deliver):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    deliver()
+    end(queue, f"http://127.0.0.1:{port}/")
+    assert "ConnectionRefusedError" in first_error(queue)
+    assert queue.backend.list_deliveries()[0].attempts == 4
+
+
+# -- where it must not go ---------------------------------------------------------------------------------------
+
+
+def test_a_redirect_is_not_followed(queue, endpoint, other_endpoint, deliver):
+    endpoint.answer(*[status(302, Location=other_endpoint.url("/internal"))] * 4)
+    deliver()
+    end(queue, endpoint.url())
+    assert first_error(queue) == "HTTP 302: redirects are not followed"
+    assert other_endpoint.requests.empty()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "10.1.2.3", "::1", "::ffff:127.0.0.1"])
+def test_a_name_with_a_private_address_is_refused(queue, endpoint, deliver, address):
+    def resolver(_host, port, **_):
+        return [(0, 0, 0, "", (address, port))]
+
+    deliver(policy="public", resolver=resolver)
+    end(queue, endpoint.url(host="innocent.example"))
+    assert "not a public address" in first_error(queue)
+    assert queue.backend.list_deliveries()[0].attempts == 1
+    assert endpoint.requests.empty()
+
+
+def test_public_is_what_one_gets_without_a_word(queue, endpoint):
+    with CallbackDelivery(queue):
+        end(queue, endpoint.url())
+        assert "not a public address" in first_error(queue)
+    assert endpoint.requests.empty()
+
+
+def test_a_name_is_resolved_once_and_that_address_is_called(queue, endpoint, deliver, monkeypatch):
+    """DNS rebinding: the second answer of the name server would be the private one."""
+    asked, called = [], []
+    original = socket.create_connection
+
+    def resolver(host, port, **_):
+        asked.append(host)
+        return [(0, 0, 0, "", ("93.184.216.34" if len(asked) == 1 else "127.0.0.1", port))]
+
+    def connect(address, **options):
+        called.append(address)
+        return original(("127.0.0.1", endpoint.port), **options)
+
+    monkeypatch.setattr(posting.socket, "create_connection", connect)
+    deliver(policy="public", resolver=resolver)
+    end(queue, "http://rebind.example:8080/")
+    assert endpoint.next().headers["host"] == "rebind.example:8080"
+    until(lambda: is_empty(queue))
+    assert (asked, called) == (["rebind.example"], [("93.184.216.34", 8080)])
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A certificate that nobody has signed but itself, for "localhost"."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is missing: no certificate to test with")
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def tls_endpoint(certificate):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+    server = Endpoint(context)
+    yield server
+    server.close()
+
+
+def test_who_cannot_prove_who_it_is_is_told_nothing(queue, tls_endpoint, deliver):
+    deliver()
+    end(queue, tls_endpoint.url(host="localhost"))
+    assert "SSLCertVerificationError" in first_error(queue)
+    assert tls_endpoint.requests.empty()
+
+
+def test_a_certificate_of_another_name_proves_nothing(queue, tls_endpoint, certificate, deliver):
+    trusting = ssl.create_default_context(cafile=certificate / "cert.pem")
+    deliver(tls=trusting)
+    end(queue, tls_endpoint.url(host="127.0.0.1"))
+    assert "SSLCertVerificationError" in first_error(queue)
+    assert tls_endpoint.requests.empty()
+
+
+def test_who_is_trusted_is_told(queue, tls_endpoint, certificate, deliver):
+    deliver(tls=ssl.create_default_context(cafile=certificate / "cert.pem"))
+    job = end(queue, tls_endpoint.url(host="localhost"))
+    assert tls_endpoint.next().event["subject"] == job.id
+
+
+# -- one at a time, and somebody always ---------------------------------------------------------------------------
+
+CHILD = """
+import os, signal, sys
+import penstock
+from penstock.callbacks import CallbackDelivery
+from penstock.policy import RetryPolicy
+
+url, mode = sys.argv[1:]
+if mode == "killed":
+    # After the answer, before it is recorded.
+    CallbackDelivery._judge = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+import penstock.callbacks.delivery
+penstock.callbacks.delivery._LOOK_SECONDS = 0.02
+queue = penstock.connect(url)
+delivery = CallbackDelivery(queue, "any", lease=1, retry=RetryPolicy(max_attempts=4, initial_delay=0)).start()
+print("started", flush=True)
+sys.stdin.read()
+delivery.close()
+queue.close()
+"""
+
+
+@pytest.fixture
+def child(url):
+    started = []
+
+    def start(mode):
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", CHILD, url, mode],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+        )
+        started.append(process)
+        assert process.stdout.readline() == b"started\n"
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+@pytest.mark.process
+def test_killed_between_the_answer_and_its_record_it_is_told_again_with_the_same_id(
+    queue, endpoint, child, deliver
+):
+    job = end(queue, endpoint.url())
+    process = child("killed")
+    first = endpoint.next()
+    assert process.wait(30) == -signal.SIGKILL
+    deliver(lease=1, secret=None)
+    second = endpoint.next()
+    assert (first.id, first.body) == (second.id, second.body)
+    assert second.event["subject"] == job.id
+    until(lambda: is_empty(queue))
+    assert endpoint.requests.empty()
+
+
+@pytest.mark.process
+def test_of_several_processes_one_delivers_and_another_takes_over(queue, endpoint, child):
+    processes = [child("lives") for _ in range(2)]
+    ids = [end(queue, endpoint.url()).id for _ in range(20)]
+    told = [endpoint.next() for _ in range(20)]
+    assert sorted(each.event["subject"] for each in told) == sorted(ids)
+    assert endpoint.requests.empty()
+    holder = until(lambda: queue.backend.list_consumers()[0].holder)
+    pid = int(holder.split("/")[-2])
+    (holding,) = [each for each in processes if each.pid == pid]
+    until(lambda: is_empty(queue))
+    holding.kill()
+    more = [end(queue, endpoint.url()).id for _ in range(5)]
+    assert sorted(endpoint.next().event["subject"] for _ in range(5)) == sorted(more)
+    assert queue.backend.list_consumers()[0].holder != holder
+
+
+@pytest.mark.process
+def test_one_that_was_frozen_says_nothing_any_more(queue, endpoint, child, deliver):
+    """Its lease is over: another one delivers, and what it finds when it wakes up is not its own."""
+    process = child("lives")
+    end(queue, endpoint.url())
+    endpoint.next()
+    until(lambda: is_empty(queue))
+    process.send_signal(signal.SIGSTOP)
+    delivery = deliver(lease=1, secret=None)
+    until(lambda: delivery.is_delivering)
+    process.send_signal(signal.SIGCONT)
+    ids = [end(queue, endpoint.url()).id for _ in range(5)]
+    assert sorted(endpoint.next().event["subject"] for _ in range(5)) == sorted(ids)
+    until(lambda: is_empty(queue))
+    assert queue.backend.list_consumers()[0].holder == delivery._holder
+    assert endpoint.requests.empty()
+
+
+def test_a_forgotten_consumer_is_registered_again(queue, endpoint, deliver):
+    deliver(lease=0.5)
+    first = end(queue, endpoint.url())
+    assert endpoint.next().event["subject"] == first.id
+    until(lambda: is_empty(queue))
+    queue.backend.forget_consumer(CALLBACKS)
+    queue.delete_jobs(job_ids=[first.id])
+    second = end(queue, endpoint.url())
+    assert endpoint.next().event["subject"] == second.id
+
+
+# -- its own life -------------------------------------------------------------------------------------------------
+
+
+def test_starting_and_closing_are_idempotent(queue):
+    delivery = CallbackDelivery(queue, "any")
+    delivery.close()
+    with pytest.raises(QueueClosedError):
+        delivery.start()
+    another = CallbackDelivery(queue, "any").start().start()
+    another.close()
+    another.close()
+    assert not another.is_delivering
+    assert not [each for each in threading.enumerate() if each.name.startswith("penstock-callback")]
+
+
+def test_it_ends_with_its_queue(url):
+    queue = penstock.connect(url)
+    delivery = CallbackDelivery(queue, "any").start()
+    until(lambda: delivery.is_delivering)
+    queue.close()
+    delivery.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"policy": "private"},
+        {"secret": "short"},
+        {"retry": 3},
+        {"concurrency": 0},
+        {"concurrency": True},
+        {"per_host": 1000},
+        {"timeout": 0},
+        {"timeout": "5"},
+        {"lease": -1},
+    ],
+    ids=repr,
+)
+def test_bad_options_are_refused(tmp_path, options):
+    with penstock.connect("memory:") as queue, pytest.raises(InvalidArgumentError):
+        CallbackDelivery(queue, **options)
+
+
+def test_the_default_policy_of_retries_ends_after_about_a_day():
+    from penstock.callbacks.delivery import DEFAULT_RETRY
+
+    plain = msgspec.structs.replace(DEFAULT_RETRY, jitter=0.0)
+    total = sum(plain.delay(number).total_seconds() for number in range(1, plain.max_attempts))
+    assert 18 * 3600 < total < 30 * 3600
+    assert QUICK.max_attempts < plain.max_attempts == 12
+    assert datetime.now(UTC).tzinfo is UTC
