@@ -2,13 +2,14 @@
 
 import importlib.util
 import itertools
+import json
 import os
 import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,7 +18,16 @@ import penstock
 from penstock.backends.base import Backend
 from penstock.testing import ModelBackend
 
-__all__ = ["STORES", "Stores", "make_backend", "new_store", "postgres_database", "postgres_url"]
+__all__ = [
+    "STORES",
+    "SharedStore",
+    "Stores",
+    "make_backend",
+    "new_store",
+    "postgres_database",
+    "postgres_url",
+    "shared_store",
+]
 
 STORES = ["model", "memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 
@@ -114,6 +124,29 @@ def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     yield make
     for stores in made:
         stores.close()
+
+
+class SharedStore(NamedTuple):
+    """A store that several objects, and several processes, may open."""
+
+    url: str
+    options: dict[str, Any]
+
+    def connect(self, **more: Any) -> penstock.Queue:
+        return penstock.connect(self.url, **self.options, **more)
+
+    def argument(self) -> str:
+        """What a child needs to open it: `url, options = json.loads(...)`."""
+        return json.dumps([self.url, self.options])
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> SharedStore:
+    """An empty store of each kind in turn; on PostgreSQL a schema, which is made much quicker than a database."""
+    if request.param == "sqlite":
+        return SharedStore(f"sqlite:///{tmp_path}/jobs.db", {})
+    url = request.getfixturevalue("postgres_url")
+    return SharedStore(url, {"schema": f"shared_{os.getpid()}_{next(_schemas)}"})
 
 
 @pytest.fixture(params=STORES)

@@ -6,19 +6,18 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from tests.stores import postgres_database, postgres_url
+from tests.stores import SharedStore, postgres_url, shared_store
 
 import penstock
 from penstock import Queue, RetryPolicy
 from penstock.callbacks import CallbackDelivery
 from penstock.callbacks import delivery as delivery_module
 
-__all__ = ["postgres_database", "postgres_url"]
+__all__ = ["postgres_url", "shared_store"]
 
 DEADLINE = 30.0
 QUICK = RetryPolicy(max_attempts=4, backoff="constant", initial_delay=0)
@@ -125,16 +124,9 @@ def other_endpoint() -> Iterator[Endpoint]:
     server.close()
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_database"))
-    return f"sqlite:///{tmp_path}/jobs.db"
-
-
 @pytest.fixture
-def queue(url: str) -> Iterator[Queue]:
-    with penstock.connect(url) as opened:
+def queue(shared_store: SharedStore) -> Iterator[Queue]:
+    with shared_store.connect() as opened:
         yield opened
 
 

@@ -387,18 +387,31 @@ def test_who_is_trusted_is_told(queue, tls_endpoint, certificate, deliver):
 # -- one at a time, and somebody always ---------------------------------------------------------------------------
 
 CHILD = """
-import os, signal, sys
+import json, os, signal, sys
 import penstock
 from penstock.callbacks import CallbackDelivery
 from penstock.policy import RetryPolicy
 
-url, mode = sys.argv[1:]
+(url, options), mode = json.loads(sys.argv[1]), sys.argv[2]
 if mode == "killed":
     # After the answer, before it is recorded.
     CallbackDelivery._judge = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 import penstock.callbacks.delivery
 penstock.callbacks.delivery._LOOK_SECONDS = 0.02
-queue = penstock.connect(url)
+if mode == "freezes":
+    # Once it has delivered something, and never inside a transaction: a frozen writer would stop everybody.
+    judge, send, seen = CallbackDelivery._judge, CallbackDelivery._send_due, []
+    def note(self, *found):
+        judge(self, *found)
+        seen.append(found)
+    def freeze(self):
+        send(self)
+        if seen and not self._on_the_way:
+            seen.clear()
+            print("freezes", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+    CallbackDelivery._judge, CallbackDelivery._send_due = note, freeze
+queue = penstock.connect(url, **options)
 delivery = CallbackDelivery(queue, "any", lease=1, retry=RetryPolicy(max_attempts=4, initial_delay=0)).start()
 print("started", flush=True)
 sys.stdin.read()
@@ -408,12 +421,12 @@ queue.close()
 
 
 @pytest.fixture
-def child(url):
+def child(shared_store):
     started = []
 
     def start(mode):
         process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", CHILD, url, mode],
+            [sys.executable, "-W", "ignore", "-c", CHILD, shared_store.argument(), mode],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
@@ -468,11 +481,10 @@ def test_of_several_processes_one_delivers_and_another_takes_over(queue, endpoin
 @pytest.mark.process
 def test_one_that_was_frozen_says_nothing_any_more(queue, endpoint, child, deliver):
     """Its lease is over: another one delivers, and what it finds when it wakes up is not its own."""
-    process = child("lives")
+    process = child("freezes")
     end(queue, endpoint.url())
     endpoint.next()
-    until(lambda: is_empty(queue))
-    process.send_signal(signal.SIGSTOP)
+    assert process.stdout.readline() == b"freezes\n"
     delivery = deliver(lease=1, secret=None)
     until(lambda: delivery.is_delivering)
     process.send_signal(signal.SIGCONT)
@@ -509,8 +521,8 @@ def test_starting_and_closing_are_idempotent(queue):
     assert not [each for each in threading.enumerate() if each.name.startswith("penstock-callback")]
 
 
-def test_it_ends_with_its_queue(url):
-    queue = penstock.connect(url)
+def test_it_ends_with_its_queue(shared_store):
+    queue = shared_store.connect()
     delivery = CallbackDelivery(queue, "any").start()
     until(lambda: delivery.is_delivering)
     queue.close()

@@ -1,0 +1,3 @@
+from tests.stores import postgres_url, shared_store
+
+__all__ = ["postgres_url", "shared_store"]
