@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from types import MappingProxyType, TracebackType
 from typing import Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar, overload
 
@@ -28,7 +28,8 @@ from penstock.connection import connect
 from penstock.context import JobContext
 from penstock.errors import InvalidArgumentError, shown
 from penstock.handle import JobHandle
-from penstock.job import Priority
+from penstock.job import Job, Priority
+from penstock.periodic import Cron, Every, Missed, Periodic, Ticks
 from penstock.policy import RetryPolicy, Timeouts, duration
 from penstock.queue import Queue
 from penstock.task import ISOLATIONS, Isolation, KeyRule, Options, Task, checked_options
@@ -81,6 +82,7 @@ class App:
         self._clock = clock
         self._options = options
         self._tasks: dict[str, Task[..., Any]] = {}
+        self._schedules: dict[str, tuple[Periodic, Callable[..., Any]]] = {}
         self._middleware: list[Middleware] = [_checked_middleware(each) for each in middleware]
         self._lock = threading.Lock()
         self._client: QueueClient | None = None
@@ -201,6 +203,88 @@ class App:
                     value=task.type,
                 )
             self._tasks[task.type] = task
+
+    # -- periodic jobs ------------------------------------------------------------------------------------------
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        tz: str | tzinfo = UTC,
+        missed: Missed = "latest",
+        name: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Callable[[Callable[P, R] | Task[P, R]], Task[P, R]]:
+        """Have a job submitted whenever a cron schedule ticks, by whichever workers run; once a tick over all of them.
+
+            @app.cron("0 3 * * mon-fri", tz="Europe/Berlin")
+            def report() -> None: ...
+
+        Decorates a function, or a task that `@app.job(…)` made with settings. The tick is the job's `run_at`.
+
+        Args:
+            expression: minute, hour, day of month, month, day of week; see `penstock.periodic.Cron`.
+            tz: the time zone it is meant in; UTC.
+            missed: what becomes of ticks at which no worker was there: a job of the "latest" one, of none ("skip",
+                for ticks more than a minute old), or of "all".
+            name: by which the store knows the schedule; the task's type.
+            arguments: those of every job; none.
+
+        Raises:
+            InvalidArgumentError: something is wrong with the above, or the name is taken.
+        """
+        return self._scheduled(Cron(expression, tz), missed, name, arguments)
+
+    def every(
+        self,
+        interval: timedelta | float,
+        *,
+        missed: Missed = "latest",
+        name: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Callable[[Callable[P, R] | Task[P, R]], Task[P, R]]:
+        """Have a job submitted at a fixed interval; see `cron` for the rest.
+
+            @app.every(timedelta(minutes=5))
+            def refresh() -> None: ...
+
+        Args:
+            interval: seconds or a timedelta, at least one second. Ticks lie at its multiples since 1970, so they are
+                the same for every worker.
+        """
+        return self._scheduled(Every(interval), missed, name, arguments)
+
+    def _scheduled(
+        self, when: Ticks, missed: Missed, name: str | None, arguments: Mapping[str, Any] | None
+    ) -> Callable[[Callable[P, R] | Task[P, R]], Task[P, R]]:
+        given = dict(arguments or {})
+
+        def decorate(function: Callable[P, R] | Task[P, R]) -> Task[P, R]:
+            task: Task[P, R] = function if isinstance(function, Task) else self.job(function)
+            task.submission((), given)  # so that wrong arguments are known now, not at the first tick
+            known = name or task.type
+
+            def make(tick: datetime) -> Job:
+                return task.options(run_at=tick).submission((), given).to_job(self.queue)
+
+            schedule = Periodic(known, when, make, missed)
+            with self._lock:
+                taken = self._schedules.get(known)
+                if taken is not None and _place(taken[1]) != _place(task.function):
+                    raise InvalidArgumentError(
+                        f"a schedule is named {shown(known)} already; give one of them another by name=…",
+                        field="name",
+                        value=known,
+                    )
+                self._schedules[known] = schedule, task.function
+            return task
+
+        return decorate
+
+    @property
+    def schedules(self) -> Sequence[Periodic]:
+        """The periodic schedules, which a worker ticks."""
+        return tuple(schedule for schedule, _ in self._schedules.values())
 
     @property
     def tasks(self) -> Mapping[str, Task[..., Any]]:

@@ -210,9 +210,8 @@ class Ticker:
     def tick(self) -> timedelta:
         """Make jobs of all ticks that are due now, and return how long it is until the next one."""
         now = self._backend.now()
-        if any(self._is_due(each, now) for each in self._schedules.values()):
-            # Others may have been here: most processes find that there is nothing left to do.
-            self._stood = {each.name: each.tick for each in self._backend.list_schedules()}
+        # Others may have been here: most processes find that there is nothing left to do.
+        self._look()
         for each in self._schedules.values():
             with self._faults_kept_apart(each):
                 while self._is_due(each, now) and not self._stopping.is_set():
@@ -240,10 +239,10 @@ class Ticker:
         if self._backend.tick_schedule(schedule.name, upto, jobs, after=stood):
             self._stood[schedule.name] = upto
         else:
-            known = {each.name: each.tick for each in self._backend.list_schedules()}
-            self._stood.pop(schedule.name, None)
-            if schedule.name in known:
-                self._stood[schedule.name] = known[schedule.name]
+            self._look()
+
+    def _look(self) -> None:
+        self._stood = {each.name: each.tick for each in self._backend.list_schedules()}
 
     @contextlib.contextmanager
     def _faults_kept_apart(self, schedule: Periodic) -> Iterator[None]:

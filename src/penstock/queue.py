@@ -187,7 +187,7 @@ class Queue:
             timeouts: 30 min of execution, 5 min of silence, 7 days of lifetime unless given.
             idempotency_key: the same key again (per type, for a day) gives back the job that has it.
             correlation_id: for tracing.
-            callback_url: kept with the job, for whoever tells others of its end; the queue itself calls nobody.
+            callback_url: told how the job ended, by a worker or a `CallbackDelivery`; the queue itself calls nobody.
             parent_id: ancestry only.
             held: claimed only by its id.
         """

@@ -51,6 +51,7 @@ WITH_PYTHON = [
 def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PENSTOCK_URL", raising=False)
+    monkeypatch.setenv("PENSTOCK_WEBHOOK_SECRET", "")  # a page sets it
     # A page shows a conftest.py; in this run the module that it registers may have been imported long ago.
     monkeypatch.setattr(pytest, "register_assert_rewrite", lambda *names: None)
     namespace: dict[str, Any] = {"__name__": "documentation"}

@@ -55,6 +55,7 @@ DEFAULT_RETRY: Final = RetryPolicy(
 _ENDS_AT_ONCE: Final = 100
 _DUE_AT_ONCE: Final = 200
 _LOOK_SECONDS: Final = 0.5
+_FLUSH_LOOK_SECONDS: Final = 0.02
 #: An offset that moved over rows nobody is told of is written this often: archiving waits for it, nothing else.
 _OFFSET_SECONDS: Final = 60.0
 _GONE: Final = 410
@@ -132,6 +133,23 @@ class CallbackDelivery:
         self._thread = threading.Thread(target=self._run, name="penstock-callbacks", daemon=True)
         self._thread.start()
         return self
+
+    def flush(self, timeout: timedelta | float = 5.0) -> bool:
+        """Wait until everything that has ended so far was tried at least once, or the time is over.
+
+        Returns whether it was. If another process delivers, that is none of this one's business: True.
+        """
+        end_at = time.monotonic() + duration(timeout, "timeout").total_seconds()
+        _, last = self._backend.journal_span()
+        while self._thread is not None and self._thread.is_alive():
+            is_other = self._next_try > 0 and not self.is_delivering
+            if is_other or (self._seq >= last and not self._backend.due_deliveries(1)):
+                return True
+            if time.monotonic() >= end_at:
+                return False
+            self._wake.set()
+            self._stopping.wait(_FLUSH_LOOK_SECONDS)
+        return True
 
     def close(self) -> None:
         """Wait for what is on its way (each attempt has its timeout), and let another process go on. Idempotent."""

@@ -33,6 +33,7 @@ from penstock.stream import JobStream
 from penstock.task import ISOLATIONS, Isolation, Task
 from penstock.worker._reports import Reporter
 from penstock.worker._run import Reason, Run
+from penstock.worker._services import services
 from penstock.worker._signals import stopping_on_signals
 from penstock.worker._slots import Backlog, Runner, Slot, judged
 from penstock.worker._watch import Watch
@@ -178,10 +179,13 @@ class Worker:
             slot.thread.start()
         intake = threading.Thread(target=self._take_in, name="penstock-intake", daemon=True)
         intake.start()
-        try:
-            error = self._wait(until_idle)
-        finally:
-            self._shut_down(intake)
+        with services(self.app, queue) as finish:
+            try:
+                error = self._wait(until_idle)
+                if until_idle and error is None and not self._stops:
+                    finish()
+            finally:
+                self._shut_down(intake)
         if error is not None:
             raise error
 
