@@ -73,6 +73,9 @@ class Cron:
     - one whose hour or minute begins with `*` follows the clock: it does not tick in the skipped hour, and ticks in
       both repeated ones.
 
+    Where clocks change by half an hour (there is one such zone, Australia/Lord_Howe), a tick of that night may come
+    twice or not at all.
+
     Args:
         expression: such as "*/5 * * * *", "0 3 * * mon-fri", "0 0 L * *".
         tz: the time zone it is meant in, by name or as tzinfo; UTC unless given.
@@ -104,7 +107,13 @@ class Cron:
             ) from None
 
     def after(self, moment: datetime) -> datetime:
-        return next(cronsim.CronSim(self.expression, moment.astimezone(self.tz))).astimezone(UTC)
+        start = moment
+        while True:
+            tick = next(cronsim.CronSim(self.expression, start.astimezone(self.tz))).astimezone(UTC)
+            if tick > moment:
+                return tick
+            # Where clocks change by other than an hour (Lord Howe Island), the library may stay where it is.
+            start += timedelta(minutes=30)
 
     def __repr__(self) -> str:
         return f"Cron({self.expression!r}, tz={str(self.tz)!r})"
