@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.policy import FailureCategory, PermanentError, TemporaryError, duration
 
-__all__ = ["Cancelled", "Completed", "Failed", "Outcome", "Released", "failure_of", "invalid"]
+__all__ = ["Cancelled", "Completed", "Failed", "Outcome", "Released", "failure_of", "invalid", "too_large"]
 
 MESSAGE_LIMIT: Final = 4_000
 TRACE_LIMIT: Final = 16_000
@@ -60,6 +60,11 @@ Outcome = Completed | Failed | Cancelled | Released
 def invalid(message: str, code: str) -> Failed:
     """Return the failure of what no retry can cure: a payload or a result that is wrong in itself."""
     return Failed(message=message[:MESSAGE_LIMIT], category=FailureCategory.PERMANENT, code=code)
+
+
+def too_large(size: int, limit: int) -> Failed:
+    """Return the failure of a result that the store would refuse."""
+    return invalid(f"the result has {size} bytes; the limit is {limit}", "result_too_large")
 
 
 def failure_of(error: BaseException) -> Failed:

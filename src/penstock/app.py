@@ -181,6 +181,10 @@ class App:
             )
         given = {"memory": memory, "processes": processes, "files": files, "output": output}
         limits = {name: value for name, value in given.items() if value is not None}
+        if limits:
+            from penstock._process.limits import Limits  # noqa: PLC0415  # few tasks have any
+
+            Limits(**limits)  # this is the check
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
             _check_handler(function)

@@ -75,10 +75,10 @@ class PenstockError(Exception):
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self._facts)
+        return rebuild, (type(self), self.message, self._facts)
 
 
-def _rebuild(cls: type[PenstockError], message: str, facts: dict[str, Any]) -> PenstockError:
+def rebuild(cls: type[PenstockError], message: str, facts: dict[str, Any]) -> PenstockError:
     error = cls.__new__(cls)
     PenstockError.__init__(error, message, **facts)
     return error

@@ -25,11 +25,13 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
             The module "__main__" is the script `main`.
         main: the path of the script that stands for "__main__". It runs under the name "__mp_main__", so what it does
             only `if __name__ == "__main__"` is not done again.
+        modules: more modules to import, after the target.
     """
 
     entry: str
     target: str | None = None
     main: str | None = None
+    modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("entry", "target"):
@@ -49,7 +51,10 @@ def load(setup: Setup) -> Any:
     """Import what the setup names and return the target."""
     if setup.main is not None:
         _load_main(setup.main)
-    return None if setup.target is None else resolve(setup.target)
+    target = None if setup.target is None else resolve(setup.target)
+    for name in setup.modules:
+        importlib.import_module(name)
+    return target
 
 
 def resolve(name: str) -> Any:

@@ -45,6 +45,7 @@ class Run:
         "seconds",
         "started_at",
         "task",
+        "was_told",
     )
 
     def __init__(self, job: Job, task: Task[Any, Any], seconds: float, queue: Queue) -> None:
@@ -55,6 +56,8 @@ class Run:
         #: Why it was asked to end, and when; None while it may go on.
         self.reason: Reason | None = None
         self.asked_at = 0.0
+        #: Whether the handler has looked and seen that it should end.
+        self.was_told = False
         self.lock = threading.Lock()
         self._queue = queue
         self._claim = [None]
@@ -107,7 +110,10 @@ class Run:
 
     @property
     def is_cancelled(self) -> bool:
-        return self.reason is not None
+        if self.reason is None:
+            return False
+        self.was_told = True
+        return True
 
     @property
     def deadline(self) -> datetime | None:
@@ -119,6 +125,11 @@ class Run:
                 description = self._progress[1]
             self._progress = (percent, description)
             self._dirty = True
+
+    @property
+    def percent(self) -> int:
+        """The latest progress that was told."""
+        return self._progress[0]
 
     @property
     def has_news(self) -> bool:

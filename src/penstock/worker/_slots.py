@@ -13,12 +13,13 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from penstock._execution import LoopRunner, execute
-from penstock._outcome import Cancelled, Completed, Failed, Outcome, Released, failure_of, invalid
+from penstock._outcome import Cancelled, Completed, Failed, Outcome, Released, failure_of, too_large
 from penstock.job import Job
+from penstock.policy import FailureCategory
 from penstock.task import Task
 from penstock.worker._run import Reason, Run
 
-__all__ = ["Backlog", "Runner", "Slot", "ThreadRunner"]
+__all__ = ["Backlog", "Runner", "Slot", "ThreadRunner", "judged", "timed_out"]
 
 logger = logging.getLogger("penstock.worker")
 
@@ -135,16 +136,27 @@ class Slot:
 
 
 def judged(run: Run, outcome: Outcome, max_payload: int) -> Outcome:
-    """Return what to report of an attempt that ended, given why it was asked to end."""
-    if isinstance(outcome, Completed):
-        if outcome.result is not None and len(outcome.result) > max_payload:
-            return invalid(
-                f"the result has {len(outcome.result)} bytes; the limit is {max_payload}", "result_too_large"
-            )
-        return outcome
-    if isinstance(outcome, Failed):
-        if run.reason is Reason.CANCELLED:
-            return Cancelled()
-        if run.reason is Reason.DRAINED:
-            return Released("the worker was stopped")
+    """Return what to report of an attempt that ended, given why it was asked to end.
+
+    A handler that returns in spite of a request it never looked at has done its work. One that has seen the request
+    and then returns has stopped early.
+    """
+    if run.reason is Reason.TIMEOUT:
+        return timed_out(run)
+    is_early = isinstance(outcome, Failed) or (isinstance(outcome, Completed) and run.was_told)
+    if is_early and run.reason is Reason.CANCELLED:
+        return Cancelled()
+    if is_early and run.reason is Reason.DRAINED:
+        return Released("the worker was stopped while the job ran")
+    if isinstance(outcome, Completed) and outcome.result is not None and len(outcome.result) > max_payload:
+        return too_large(len(outcome.result), max_payload)
     return outcome
+
+
+def timed_out(run: Run) -> Failed:
+    """Return the failure of an attempt whose time is over."""
+    return Failed(
+        message=f"the execution time of {run.seconds:g} s is over",
+        category=FailureCategory.TIMEOUT,
+        code="timeout",
+    )

@@ -22,21 +22,27 @@ import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from penstock._client import QueueClient
 from penstock._outcome import Cancelled, Completed, Failed, Outcome, Released, invalid
 from penstock.app import App
 from penstock.errors import BackendError, InvalidArgumentError, QueueClosedError, shown
 from penstock.job import Job, JobState, JobStatus
-from penstock.policy import FailureCategory, duration
+from penstock.policy import duration
 from penstock.stream import JobStream
 from penstock.task import ISOLATIONS, Isolation, Task
+from penstock.worker._origin import Origin, find_origin
 from penstock.worker._reports import Reporter
 from penstock.worker._run import Reason, Run
 from penstock.worker._services import services
 from penstock.worker._signals import stopping_on_signals
-from penstock.worker._slots import Backlog, Runner, Slot, judged
+from penstock.worker._slots import Backlog, Runner, Slot, judged, timed_out
 from penstock.worker._watch import Watch
+
+if TYPE_CHECKING:
+    from penstock._process import JobProcess
+    from penstock.worker._processes import ProcessRunner
 
 __all__ = ["Worker"]
 
@@ -45,6 +51,7 @@ logger = logging.getLogger("penstock.worker")
 LOOK_SECONDS: Final = 0.02
 FLUSH_SECONDS: Final = 10.0
 REOPEN_SECONDS: Final = 1.0
+KILL_SECONDS: Final = 10.0
 #: How long a prefetched job may wait for a slot before another worker gets its chance.
 PREFETCH_SECONDS: Final = 5.0
 MOST_SLOTS: Final = 1_000
@@ -100,7 +107,8 @@ class Worker:
         self.tags = tuple(tags) if not isinstance(tags, str) else _refuse_text("tags", tags)
         self._tasks = _wanted(app, types)
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._check_isolation()
+        self._origin = self._find_origin()
+        self._processes: ProcessRunner | None = None
         self._control: SimpleQueue[BaseException | None] = SimpleQueue()
         self._running = threading.Lock()
         self._stops = 0
@@ -121,7 +129,9 @@ class Worker:
     def _isolation_of(self, task: Task[Any, Any]) -> Isolation:
         return task.isolation or self.isolation
 
-    def _check_isolation(self) -> None:
+    def _find_origin(self) -> Origin | None:
+        """Check that each task can be run the way it is to be run; return where those with processes come from."""
+        forked = [task for task in self._tasks.values() if self._isolation_of(task) == "process"]
         for task in self._tasks.values():
             if self._isolation_of(task) == "thread" and task.limits:
                 raise InvalidArgumentError(
@@ -130,12 +140,7 @@ class Worker:
                     field="isolation",
                     value="thread",
                 )
-            if self._isolation_of(task) == "process":
-                raise InvalidArgumentError(
-                    f'{task.type} cannot be run in a process of its own yet; use isolation="thread"',
-                    field="isolation",
-                    value="process",
-                )
+        return find_origin(self.app, forked) if forked else None
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -171,21 +176,25 @@ class Worker:
             for number in range(self.concurrency)
         ]
         error: BaseException | None = None
+        self._start_processes()
         logger.info("worker %s takes %s", self.name, ", ".join(self._tasks))
-        self._open_stream()
-        self._reporter.start()
-        self._watch.start()
-        for slot in self._slots:
-            slot.thread.start()
-        intake = threading.Thread(target=self._take_in, name="penstock-intake", daemon=True)
-        intake.start()
-        with services(self.app, queue) as finish:
-            try:
-                error = self._wait(until_idle)
-                if until_idle and error is None and not self._stops:
-                    finish()
-            finally:
-                self._shut_down(intake)
+        try:
+            self._open_stream()
+            self._reporter.start()
+            self._watch.start()
+            for slot in self._slots:
+                slot.thread.start()
+            intake = threading.Thread(target=self._take_in, name="penstock-intake", daemon=True)
+            intake.start()
+            with services(self.app, queue) as finish:
+                try:
+                    error = self._wait(until_idle)
+                    if until_idle and error is None and not self._stops:
+                        finish()
+                finally:
+                    self._shut_down(intake)
+        finally:
+            self._end_processes()
         if error is not None:
             raise error
 
@@ -206,6 +215,9 @@ class Worker:
     def _shut_down(self, intake: threading.Thread) -> None:
         end_at = time.monotonic() + self.grace
         self._is_draining = True
+        logger.info(
+            "worker %s stops; %d jobs may finish within %g s", self.name, len(self.runs()), self.grace
+        )
         if self._stream is not None:
             self._stream.close()
         intake.join()
@@ -224,7 +236,6 @@ class Worker:
         for slot in self._slots:
             if slot.run is None:
                 slot.thread.join(1.0)
-        self._close_runners()
         logger.info("worker %s has stopped", self.name)
 
     def _hand_back_running(self) -> None:
@@ -233,9 +244,37 @@ class Worker:
             if self._isolation_of(run.task) == "thread" and run.settle():
                 # Its thread cannot be ended: what it reports later is refused, because the attempt is over.
                 self._reporter.put(run.job, Released("the worker was stopped while the job ran"))
+        # Processes are killed, and handed back when they are gone: nobody else may begin before.
+        end_at = time.monotonic() + self.stop_grace + KILL_SECONDS
+        while self.runs() and time.monotonic() < end_at:
+            time.sleep(LOOK_SECONDS)
 
-    def _close_runners(self) -> None:
-        """End what runs jobs elsewhere."""
+    def _start_processes(self) -> None:
+        """Start the template before the first claim, so that no job waits for what cannot be imported."""
+        if self._origin is None:
+            return
+        from penstock.worker._processes import ProcessRunner  # noqa: PLC0415  # threads need none of it
+
+        client = self.app.client()
+        assert isinstance(client, QueueClient)  # noqa: S101  # app.queue was there
+        self._processes = ProcessRunner(
+            self._origin, client, self.stop_grace, self._keep_output, self._control.put
+        )
+        try:
+            self._processes.start(
+                [name for name, task in self._tasks.items() if self._isolation_of(task) == "process"]
+            )
+        except BaseException:
+            self._end_processes()
+            raise
+
+    def _end_processes(self) -> None:
+        processes, self._processes = self._processes, None
+        if processes is not None:
+            processes.close()
+
+    def _keep_output(self, run: Run, process: JobProcess) -> None:
+        """Keep what a job printed."""
 
     # -- the way of a job ---------------------------------------------------------------------------------------
 
@@ -295,9 +334,9 @@ class Worker:
             return None
         return Run(job, task, task.limit_of(job).total_seconds(), self._queue)
 
-    def _runner_for(self, task: Task[Any, Any]) -> Runner | None:  # noqa: ARG002
+    def _runner_for(self, task: Task[Any, Any]) -> Runner | None:
         """Return what runs a task's jobs elsewhere; None is the slot's own thread."""
-        return None
+        return self._processes if self._isolation_of(task) == "process" else None
 
     def _finish(self, run: Run, outcome: Outcome) -> None:
         """Hand an outcome to the reporter, unless the attempt was given up before."""
@@ -339,14 +378,7 @@ class Worker:
         if run.reason is Reason.CANCELLED:
             self._reporter.put(run.job, Cancelled())
         elif run.reason is not Reason.LOST:
-            self._reporter.put(
-                run.job,
-                Failed(
-                    message=f"the execution time of {run.seconds:g} s is over",
-                    category=FailureCategory.TIMEOUT,
-                    code="timeout",
-                ),
-            )
+            self._reporter.put(run.job, timed_out(run))
         logger.error(
             "job %s (%s) does not end (%s): its thread is stuck and its slot stays closed until it returns",
             run.job.id,

@@ -1,0 +1,191 @@
+"""In the process of a job: run the handler, and talk to the worker over the pipe. Imported by the template, before any job.
+
+There is no store here. Whatever needs one is a request to the worker, which has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from penstock._client import set_child_client
+from penstock._execution import execute
+from penstock._outcome import Completed, Failed, invalid, too_large
+from penstock._process.channel import Channel, Interrupted, raise_when_terminated
+from penstock._process.messages import Failure, Log, Progress, Result
+from penstock.app import App
+from penstock.context import JobContext
+from penstock.context import logger as job_logger
+from penstock.errors import InvalidArgumentError, shown
+from penstock.job import Job
+from penstock.policy import FailureCategory
+from penstock.task import Submission
+from penstock.worker import _protocol as protocol
+
+__all__ = ["run_job"]
+
+LONGEST_LOG = 10_000
+
+
+def run_job(app: App, payload: bytes, channel: Channel) -> None:
+    """Run one job to its end. The entry of a worker's template."""
+    if not payload:  # the worker asks what it may expect
+        channel.send(Result(protocol.encode(sorted(app.tasks))))
+        return
+    order = protocol.decode_order(payload)
+    job = order.job
+    attempt = _Attempt(channel, order.seconds)
+    set_child_client(_PipeClient(channel))
+    _send_logs_through(channel)
+    task = app.tasks.get(job.type)
+    outcome: Completed | Failed
+    if task is None:
+        outcome = invalid(f"there is no handler for the type {shown(job.type)}", "no_handler")
+    else:
+        raise_when_terminated()
+        try:
+            outcome = execute(
+                task, job.payload, lambda: JobContext(job, attempt), app.middlewares, attempt.run_async
+            )
+        except Interrupted:
+            outcome = Failed(message="terminated", category=FailureCategory.SYSTEM, code="terminated")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is to say how it ended
+    _tell(channel, outcome, attempt, order.max_payload)
+
+
+def _tell(channel: Channel, outcome: Completed | Failed, attempt: _Attempt, max_payload: int) -> None:
+    if isinstance(outcome, Completed):
+        if attempt.was_told:
+            channel.send(
+                Failure("the handler stopped early", FailureCategory.CANCELLED.value, "stopped_early")
+            )
+            return
+        if outcome.result is None or len(outcome.result) <= max_payload:
+            channel.send(Result(outcome.result))
+            return
+        outcome = too_large(len(outcome.result), max_payload)
+    pause = None if outcome.retry_after is None else outcome.retry_after.total_seconds()
+    channel.send(Failure(outcome.message, outcome.category.value, outcome.code, pause))
+
+
+class _Attempt:
+    """The attempt, as the handler's context sees it from inside the job's process."""
+
+    def __init__(self, channel: Channel, seconds: float) -> None:
+        self._channel = channel
+        self._ends_at = time.monotonic() + seconds
+        self.was_told = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        self.was_told = self.was_told or self._channel.is_cancelled
+        return self.was_told
+
+    @property
+    def deadline(self) -> datetime | None:
+        return datetime.now(UTC) + timedelta(seconds=self._ends_at - time.monotonic())
+
+    def progress(self, percent: int, description: str | None) -> None:
+        self._channel.send(Progress(percent, description))
+
+    def save_checkpoint(self, data: bytes) -> None:
+        _ask(self._channel, "checkpoint", data)
+
+    def spawn(self, submission: Submission) -> str:
+        return _ask(self._channel, "spawn", protocol.encode([submission])).decode()
+
+    def run_async(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine that is cancelled when the worker says that the job should end."""
+        channel = self._channel
+
+        async def watched() -> Any:
+            loop, current = asyncio.get_running_loop(), asyncio.current_task()
+            assert current is not None  # noqa: S101  # this is a task
+
+            def look() -> None:
+                if channel.is_cancelled:
+                    loop.remove_reader(channel.descriptor)
+                    current.cancel()
+
+            loop.add_reader(channel.descriptor, look)
+            try:
+                return await coroutine
+            finally:
+                loop.remove_reader(channel.descriptor)
+
+        return asyncio.run(watched())
+
+
+class _PipeClient:
+    """What tasks and handles talk to in the process of a job: its worker."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def submit(self, submissions: Sequence[Submission]) -> list[str]:
+        answer = _ask(self._channel, "submit", protocol.encode(list(submissions)))
+        return protocol.decode_ids(answer)
+
+    def get_job(self, job_id: str) -> Job:
+        return protocol.decode_job(_ask(self._channel, "get_job", job_id.encode()))
+
+    def wait(self, job_id: str, timeout: float | None) -> Job:
+        give_up_at = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = protocol.WAIT_SECONDS
+            if give_up_at is not None:
+                left = max(0.0, min(left, give_up_at - time.monotonic()))
+            answer = _ask(self._channel, "wait", protocol.encode(protocol.WaitFor(job_id, left)))
+            if answer:
+                return protocol.decode_job(answer)
+            if give_up_at is not None and time.monotonic() >= give_up_at:
+                raise TimeoutError(f"job {job_id} has not ended within {timeout:g} s")
+
+    async def wait_async(self, job_id: str) -> Job:
+        return await asyncio.to_thread(self.wait, job_id, None)
+
+    def cancel(self, job_id: str) -> bool:
+        return bool(_ask(self._channel, "cancel", job_id.encode()))
+
+
+def _ask(channel: Channel, verb: str, body: bytes) -> bytes:
+    """Ask the worker; raises what the verb raised there."""
+    try:
+        reply = protocol.decode_reply(channel.request(verb, body))
+    except OSError as error:
+        raise InvalidArgumentError(f"the worker is gone: {error}", field="worker") from error
+    if reply.error:
+        raise protocol.error_of(reply)
+    return reply.body
+
+
+class _PipeHandler(logging.Handler):
+    """Sends what `context.log` says to the worker's log."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._channel.send(Log(record.levelno, record.getMessage()[:LONGEST_LOG]))
+        except Exception:
+            self.handleError(record)
+
+
+def _send_logs_through(channel: Channel) -> None:
+    # Made in every job's process: a handler that exists before the fork may hold its lock in the child.
+    job_logger.handlers[:] = [_PipeHandler(channel)]
+    job_logger.propagate = False
+    if job_logger.level == logging.NOTSET:
+        job_logger.setLevel(logging.INFO)
+
+
+#: So that nothing is imported in a job's process that could have been imported in the template.
+_IMPORTED_EARLY = (threading, asyncio.Runner)

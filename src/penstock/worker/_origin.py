@@ -1,0 +1,81 @@
+"""Where an app can be imported from again, by the template of its jobs' processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from penstock.app import App
+from penstock.errors import InvalidArgumentError
+from penstock.task import Task
+
+__all__ = ["Origin", "find_origin"]
+
+WAY_OUT = 'run it on a thread: Worker(app, isolation="thread"), or @app.job(isolation="thread")'
+
+
+class Origin(NamedTuple):
+    """What to import.
+
+    Attributes:
+        target: "module:attribute" of the app.
+        main: the script that stands for the module "__main__", if it is needed.
+        modules: more modules that define tasks.
+    """
+
+    target: str
+    main: str | None
+    modules: tuple[str, ...]
+
+
+def find_origin(app: App, tasks: Iterable[Task[..., Any]]) -> Origin:
+    """Return where an app and some of its tasks can be imported from.
+
+    Raises:
+        InvalidArgumentError: from nowhere: they live in a notebook, at a prompt, or in a function.
+    """
+    tasks = list(tasks)
+    for task in tasks:
+        if "<locals>" in getattr(task.function, "__qualname__", ""):
+            raise _refusal(f"{task.type} is defined inside a function, where nothing can import it again")
+    modules = list(dict.fromkeys(getattr(task.function, "__module__", "") for task in tasks))
+    place = next(_places(app, modules), None)
+    if place is None:
+        raise _refusal("the app is no attribute of any module, so a process of a job cannot import it again")
+    main: str | None = None
+    names: list[str] = []
+    for name in (place[0], *modules):
+        if name == "__main__":
+            name, main = _main(main)  # noqa: PLW2901  # the name it can be imported by
+        names.append(name)
+    return Origin(f"{names[0]}:{place[1]}", main, tuple(dict.fromkeys(names[1:])))
+
+
+def _places(app: App, first: list[str]) -> Iterator[tuple[str, str]]:
+    for name in (*first, *list(sys.modules)):
+        module = sys.modules.get(name)
+        if isinstance(module, ModuleType):
+            for attribute, value in list(vars(module).items()):
+                if value is app:
+                    yield name, attribute
+
+
+def _main(known: str | None) -> tuple[str, str | None]:
+    """Return the name that "__main__" can be imported by, and its file if it has no other name."""
+    module = sys.modules["__main__"]
+    spec = getattr(module, "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return spec.name, known  # python -m package.module
+    file = getattr(module, "__file__", None)
+    if file is None or not Path(file).is_file():
+        raise _refusal("it is defined in a notebook or at a prompt, where nothing can import it again")
+    return "__main__", str(Path(file).absolute())
+
+
+def _refusal(why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{why}. Move it into a module, or {WAY_OUT}", field="isolation", value="process"
+    )

@@ -1,0 +1,232 @@
+"""Runs attempts in processes of their own, and serves what those ask for.
+
+A slot's thread launches the process and then waits: for questions of the job, which it answers, and for its end. Progress
+is taken down at once, on the supervisor's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from queue import SimpleQueue
+from typing import Any, Final
+
+from penstock._client import QueueClient
+from penstock._outcome import Completed, Failed, Outcome, Released
+from penstock._process import (
+    Answer,
+    Description,
+    Ending,
+    Failure,
+    Grace,
+    JobProcess,
+    Limits,
+    Log,
+    Message,
+    Progress,
+    Request,
+    Result,
+    Setup,
+    Supervisor,
+)
+from penstock.context import logger as job_logger
+from penstock.errors import InvalidArgumentError, PenstockError, ProcessControlError
+from penstock.policy import FailureCategory
+from penstock.task import Task
+from penstock.worker import _protocol as protocol
+from penstock.worker._origin import Origin
+from penstock.worker._run import Reason, Run
+from penstock.worker._slots import timed_out
+
+__all__ = ["ProcessRunner", "limits_of"]
+
+logger = logging.getLogger("penstock.worker")
+
+ENTRY: Final = "penstock.worker._child:run_job"
+CHECK_SECONDS: Final = 60.0
+#: How much of what a crashed job printed is told with its failure.
+TOLD_OUTPUT: Final = 8_000
+AT_ONCE: Final = Grace(notice=0, term=0)
+#: For a job that somebody else may be running by now.
+SOON: Final = Grace(notice=0, term=1)
+
+_CODES: Final = {"memory": "out_of_memory", "processes": "too_many_processes"}
+
+
+def limits_of(task: Task[..., Any], seconds: float | None = None) -> Limits:
+    """Return what a job of a task may use.
+
+    Raises:
+        InvalidArgumentError: a limit is wrong.
+    """
+    return Limits(**task.limits, seconds=seconds)
+
+
+class ProcessRunner:
+    """Runs attempts in processes forked from a template that has imported the app."""
+
+    def __init__(
+        self,
+        origin: Origin,
+        client: QueueClient,
+        stop_grace: float,
+        on_output: Callable[[Run, JobProcess], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._supervisor = Supervisor(
+            Setup(entry=ENTRY, target=origin.target, main=origin.main, modules=origin.modules),
+            on_hazards=_warn,
+        )
+        self._client = client
+        self._grace = Grace(notice=stop_grace / 2, term=stop_grace / 2)
+        self._on_output = on_output
+        self._on_fatal = on_fatal
+
+    def start(self, types: list[str]) -> None:
+        """Start the template and see that what it has imported can run these types.
+
+        Raises:
+            ProcessControlError: it cannot import the app.
+            InvalidArgumentError: the app that it imports has other tasks.
+        """
+        self._supervisor.start()
+        conversation = _Conversation(None)
+        process = self._supervisor.launch(b"", conversation)
+        if process.wait(CHECK_SECONDS) is None:
+            process.kill()
+        told = conversation.told
+        if not isinstance(told, Result) or told.data is None:
+            raise ProcessControlError(
+                f"a process of a job cannot be started: {process.output.text()[-TOLD_OUTPUT:]}"
+            )
+        missing = sorted(set(types) - set(protocol.decode_ids(told.data)))
+        if missing:
+            raise InvalidArgumentError(
+                f"the app as imported by a process of a job has no handler for {', '.join(missing)}: they are defined "
+                'only after the import, or in a module that it does not know. Use isolation="thread", or define them '
+                "at the top level of a module",
+                field="isolation",
+                value="process",
+            )
+
+    def run(self, run: Run) -> Outcome:
+        conversation = _Conversation(run)
+        limits = limits_of(run.task, run.seconds)
+        payload = protocol.encode_order(run.job, run.seconds, self._client.queue.backend.max_payload)
+        try:
+            process = self._supervisor.launch(payload, conversation, limits=limits, grace=self._grace)
+        except ProcessControlError as error:
+            self._on_fatal(error)  # no job can be started any more, so this one is for another worker
+            return Released(f"its process could not be started: {error}")
+        run.interruptible(lambda: self._end(run, process))
+        while (request := conversation.inbox.get()) is not None:
+            process.send(Answer(request.number, protocol.encode(self._reply(run, request))))
+        run.interruptible(None)
+        if process.output.total:
+            self._on_output(run, process)
+        return _outcome(run, conversation.told, conversation.ending, process)
+
+    def close(self) -> None:
+        self._supervisor.close()
+
+    def _end(self, run: Run, process: JobProcess) -> None:
+        """End a process because of `run.reason`."""
+        grace = {Reason.DRAINED: AT_ONCE, Reason.LOST: SOON}.get(run.reason or Reason.LOST, self._grace)
+        process.end(grace, reason=str(run.reason))
+
+    def _reply(self, run: Run, request: Request) -> protocol.Reply:
+        try:
+            return protocol.Reply(self._answer(run, request.verb, request.body))
+        except (PenstockError, TimeoutError) as error:
+            return protocol.reply_of(error)
+        except Exception as error:  # the job asked for something impossible; its process must hear of it
+            logger.exception("a request of job %s failed", run.job.id)
+            return protocol.reply_of(error)
+
+    def _answer(self, run: Run, verb: str, body: bytes) -> bytes:
+        client = self._client
+        match verb:
+            case "submit":
+                return protocol.encode(client.submit(protocol.decode_submissions(body)))
+            case "spawn":
+                (submission,) = protocol.decode_submissions(body)
+                return run.spawn(submission).encode()
+            case "checkpoint":
+                run.save_checkpoint(body)
+                return b""
+            case "get_job":
+                return protocol.encode(client.get_job(body.decode()))
+            case "cancel":
+                return b"1" if client.cancel(body.decode()) else b""
+            case "wait":
+                wish = protocol.decode_wait(body)
+                try:
+                    return protocol.encode(client.wait(wish.job_id, min(wish.seconds, protocol.WAIT_SECONDS)))
+                except TimeoutError:
+                    return b""
+        raise InvalidArgumentError(f"a job cannot ask for {verb!r}", field="verb", value=verb)
+
+
+class _Conversation:
+    """Hears from one job's process; its requests and its end go to the slot's thread."""
+
+    def __init__(self, run: Run | None) -> None:
+        self._run = run
+        #: Requests; None is the end.
+        self.inbox: SimpleQueue[Request | None] = SimpleQueue()
+        #: How the job itself says that it ended.
+        self.told: Result | Failure | None = None
+        self.ending = Ending(status=None)
+
+    def received(self, process: JobProcess, message: Message) -> None:  # noqa: ARG002  # a Watcher's
+        run = self._run
+        if isinstance(message, Result | Failure):
+            self.told = message
+        elif run is None:
+            return
+        elif isinstance(message, Progress):
+            run.progress(min(max(message.percent, 0), 100), message.description)
+        elif isinstance(message, Description):
+            run.progress(run.percent, message.text)
+        elif isinstance(message, Request):
+            self.inbox.put(message)
+        elif isinstance(message, Log):
+            extra = {"job_id": run.job.id, "job_type": run.job.type, "attempt": run.job.attempt}
+            job_logger.log(message.level, "%s", message.text, extra=extra)
+
+    def ended(self, process: JobProcess, ending: Ending) -> None:  # noqa: ARG002  # a Watcher's
+        self.ending = ending
+        self.inbox.put(None)
+
+
+def _outcome(run: Run, told: Result | Failure | None, ending: Ending, process: JobProcess) -> Outcome:
+    """Return how an attempt ended, by what its process said and how it went."""
+    if ending.left:
+        logger.warning("job %s left %d processes behind; they were killed", run.job.id, ending.left)
+    if ending.reason == "time":
+        run.ask_to_end(Reason.TIMEOUT)
+        return timed_out(run)
+    if ending.reason in _CODES:
+        return Failed(message=ending.cause, category=FailureCategory.SYSTEM, code=_CODES[ending.reason])
+    if isinstance(told, Result):
+        return Completed(told.data)
+    if isinstance(told, Failure):
+        pause = None if told.retry_after is None else timedelta(seconds=told.retry_after)
+        return Failed(
+            message=told.message, category=FailureCategory(told.category), code=told.code, retry_after=pause
+        )
+    output = process.output.text()[-TOLD_OUTPUT:].strip()
+    return Failed(
+        message=f"{ending.cause}\n\nOutput:\n{output}" if output else ending.cause,
+        category=FailureCategory.SYSTEM,
+        code="crashed",
+    )
+
+
+def _warn(hazards: Any) -> None:
+    logger.warning(
+        "importing the app leaves %s open; a fork must not copy that, so each job imports the app for itself, "
+        "which is slower. Open it where it is used, not at import.",
+        ", ".join(hazards),
+    )

@@ -1,0 +1,103 @@
+"""What the process of a job asks its worker, and how answers and errors come back."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from penstock import errors
+from penstock.errors import PenstockError
+from penstock.job import Job, Key
+from penstock.task import Submission
+
+__all__ = [
+    "Order",
+    "Reply",
+    "WaitFor",
+    "decode_ids",
+    "decode_job",
+    "decode_order",
+    "decode_reply",
+    "decode_submissions",
+    "decode_wait",
+    "encode",
+    "encode_order",
+    "error_of",
+    "reply_of",
+]
+
+#: How long the worker waits for a job's end before it tells the asking process to ask again.
+WAIT_SECONDS: Final = 0.25
+
+_BUILT_IN_BACKOFFS: Final = ("constant", "linear", "exponential")
+
+
+class Order(msgspec.Struct, frozen=True, array_like=True):
+    """A job to run. `seconds` is how long it may take, `max_payload` how large its result may be."""
+
+    job: Job
+    seconds: float
+    max_payload: int
+
+
+class WaitFor(msgspec.Struct, frozen=True, array_like=True):
+    """Whether a job has ended; the answer may take so many seconds."""
+
+    job_id: str
+    seconds: float
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True):
+    """An answer, or the error that a verb raised: the name of its class, its text and what facts can be told."""
+
+    body: bytes = b""
+    error: str = ""
+    message: str = ""
+    facts: dict[str, Any] = {}
+
+
+def encode(value: Any) -> bytes:
+    """Return anything of this module, or made of plain values, as bytes."""
+    return msgspec.msgpack.encode(value)
+
+
+def encode_order(job: Job, seconds: float, max_payload: int) -> bytes:
+    """Return what a job's process is started with."""
+    if job.retry is not None and job.retry.backoff not in _BUILT_IN_BACKOFFS:
+        # A backoff of one's own is a name that the other process may not know; the policy is the worker's business.
+        job = msgspec.structs.replace(job, retry=None)
+    return _encoder.encode(Order(job, seconds, max_payload))
+
+
+def _read(kind: type, value: Any) -> Any:
+    return Key(*value) if kind is Key else value
+
+
+_encoder = msgspec.msgpack.Encoder()
+decode_order = msgspec.msgpack.Decoder(Order, dec_hook=_read).decode
+decode_job = msgspec.msgpack.Decoder(Job, dec_hook=_read).decode
+decode_submissions = msgspec.msgpack.Decoder(list[Submission]).decode
+decode_wait = msgspec.msgpack.Decoder(WaitFor).decode
+decode_ids = msgspec.msgpack.Decoder(list[str]).decode
+decode_reply = msgspec.msgpack.Decoder(Reply).decode
+
+
+def reply_of(error: BaseException) -> Reply:
+    """Return an error as it crosses the pipe."""
+    name = type(error).__name__ if isinstance(error, PenstockError | TimeoutError) else "PenstockError"
+    text = str(error) if name != "PenstockError" else f"{type(error).__name__}: {error}"
+    facts = {
+        key: value
+        for key, value in getattr(error, "_facts", {}).items()
+        if value is None or isinstance(value, str | int | float | bool)
+    }
+    return Reply(error=name, message=text[:4000], facts=facts)
+
+
+def error_of(reply: Reply) -> BaseException:
+    """Return the error of a reply: one of ours, by a name from a closed list."""
+    if reply.error == "TimeoutError":
+        return TimeoutError(reply.message)
+    kind = getattr(errors, reply.error, None) if reply.error in errors.__all__ else None
+    return errors.rebuild(kind or PenstockError, reply.message, dict(reply.facts))

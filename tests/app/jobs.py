@@ -1,0 +1,246 @@
+"""An app that the template of a worker can import, with handlers that behave in every way there is.
+
+Its store is chosen by each test: `app.url` is set before the first use, or PENSTOCK_URL says it.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import penstock
+from penstock import JobContext, PermanentError, RetryPolicy, TemporaryError
+
+app = penstock.App()
+
+ONCE = RetryPolicy(max_attempts=1)
+QUICKLY = RetryPolicy(max_attempts=3, initial_delay=0.01)
+FOREVER = 600.0
+
+
+def rest(seconds: float) -> None:
+    """What a handler does that takes long."""
+    time.sleep(seconds)
+
+
+def write(note: str, text: str) -> None:
+    Path(note).write_text(text)
+
+
+@app.job(retry=ONCE)
+def double(number: int) -> int:
+    return 2 * number
+
+
+@app.job(retry=ONCE)
+async def later(number: int) -> int:
+    await asyncio.sleep(0.01)
+    return number
+
+
+@app.job(retry=ONCE)
+def facts() -> dict:
+    try:
+        queue = repr(app.queue)
+    except ValueError as error:
+        queue = str(error)
+    return {
+        "pid": os.getpid(),
+        "ppid": os.getppid(),
+        "session": os.getsid(0) == os.getpid(),
+        "url": os.environ.get("PENSTOCK_URL"),
+        "threads": threading.active_count(),
+        "files": sorted(int(each.name) for each in Path("/proc/self/fd").iterdir()),
+        "queue": queue,
+        "main": __name__,
+    }
+
+
+@app.job(retry=QUICKLY)
+def end(how: str, number: int = 0) -> str:
+    """End in every way a handler can."""
+    sys.stdout.write(f"about to {how}\n")
+    match how:
+        case "segfault":
+            ctypes.string_at(0)
+        case "_exit":
+            os._exit(3)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            sys.exit(4)
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "abort":
+            os.abort()
+        case "permanent":
+            raise PermanentError("never", code="never")
+        case "temporary":
+            raise TemporaryError("later", code="later")
+        case "object":
+            return object()  # type: ignore[return-value]
+        case "memory":
+            raise MemoryError
+        case "kill_parent":
+            os.kill(os.getppid(), signal.SIGKILL)
+            rest(FOREVER)
+        case "error":
+            raise ValueError(f"number {number}")
+    return how
+
+
+@app.job(retry=ONCE, timeout=0.5)
+def overtime(context: JobContext, how: str, note: str = "") -> str:
+    """Take longer than allowed."""
+    if how == "polite":
+        while not context.is_cancelled:
+            rest(0.01)
+        return "stopped early"
+    if how == "ignores":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if how == "family":
+        # A grandchild in a session of its own, whose parent is gone: no process group reaches it.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        script = f"import os, time; open({note!r}, 'w').write(str(os.getpid())); time.sleep({FOREVER})"
+        if os.fork() == 0:
+            subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+            os._exit(0)
+    if how == "finally":
+        try:
+            rest(FOREVER)
+        finally:
+            write(note, "cleaned up")
+    rest(FOREVER)
+    return "never"
+
+
+@app.job(retry=ONCE)
+def patient(context: JobContext, note: str, polite: bool = True) -> None:
+    """Say that it runs, then wait to be cancelled."""
+    write(note, str(os.getpid()))
+    if not polite:
+        rest(FOREVER)
+    while not context.is_cancelled:
+        rest(0.01)
+
+
+@app.job(retry=ONCE)
+async def patient_async(note: str) -> None:
+    write(note, str(os.getpid()))
+    try:
+        await asyncio.sleep(FOREVER)
+    except asyncio.CancelledError:
+        write(note, "cancelled")
+        raise
+
+
+@app.job(retry=QUICKLY)
+def marked(context: JobContext, folder: str, seconds: float = 0.0) -> int:
+    """Leave a file for each attempt; the first one may take long."""
+    write(f"{folder}/{context.job.id}-{context.attempt}", str(os.getpid()))
+    if context.attempt == 1:
+        rest(seconds)
+    return context.attempt
+
+
+@app.job(retry=ONCE, memory=64 * 1024 * 1024)
+def hungry(megabytes: int) -> int:
+    return len(bytearray(megabytes * 1024 * 1024)) // (1024 * 1024)
+
+
+@app.job(retry=ONCE, processes=20)
+def breed() -> None:
+    """A small fork bomb."""
+    for _ in range(10):
+        os.fork()
+    rest(FOREVER)
+
+
+@app.job(retry=ONCE, files=64)
+def hoard(number: int) -> int:
+    """Open files and keep them."""
+    kept = [os.open("/dev/null", os.O_RDONLY) for _ in range(number)]
+    return len(kept)
+
+
+@app.job(retry=ONCE, output=10_000)
+def shout(megabytes: int) -> None:
+    sys.stdout.write("the beginning\n")
+    sys.stdout.flush()
+    line = b"x" * 1023 + b"\n"
+    for _ in range(megabytes * 1024):
+        os.write(1, line)
+    sys.stderr.write("the end\n")
+
+
+@app.job(retry=ONCE)
+def reports(context: JobContext, note: str) -> None:
+    """Tell how far it is, then wait for a file to appear."""
+    for percent in range(60):
+        context.progress(percent, f"step {percent}")
+    context.log("half way")
+    while not Path(note).exists():
+        rest(0.01)
+    context.progress(100)
+
+
+@app.job(retry=QUICKLY)
+def resumes(context: JobContext) -> list[int]:
+    done = int(context.checkpoint or b"0")
+    context.save_checkpoint(str(done + 1).encode())
+    if done < 2:
+        os._exit(1)
+    return [context.attempt, done]
+
+
+@app.job(retry=ONCE)
+def family(context: JobContext, number: int) -> dict:
+    """Do with other jobs all that can be done from inside one."""
+    spawned = context.spawn(double, number=number)
+    submitted = double.options(tags=["inner"], priority=1).submit(number + 1)
+    many = double.submit_many([{"number": each} for each in range(3)])
+    waiting = double.options(delay=3600).submit(0)
+    found: dict = {
+        "spawned": [spawned.id, spawned.result(30)],
+        "submitted": submitted.result(30),
+        "tags": submitted.job().tags,
+        "many": [handle.result(30) for handle in many],
+        "cancelled": [waiting.cancel(), str(waiting.status), waiting.cancel()],
+        "awaited": asyncio.run(_await(double.submit(7))),
+    }
+    for name, call in {
+        "timeout": lambda: double.options(delay=3600, idempotency_key="late").submit(1).result(0.05),
+        "unknown": lambda: app.handle("nobody").job(),
+        "failed": lambda: end.submit("permanent").result(30),
+        "arguments": lambda: double.submit("two"),
+        "checkpoint": lambda: context.save_checkpoint(b"x" * 20_000_000),
+    }.items():
+        try:
+            call()
+        except Exception as error:
+            found[name] = [type(error).__name__, getattr(error, "code", None)]
+    return found
+
+
+async def _await(handle) -> int:
+    return await handle
+
+
+@app.job(retry=ONCE)
+def leaves_a_child(note: str) -> int:
+    """Return, and leave a process behind."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", f"import time; time.sleep({FOREVER})"], start_new_session=True
+    )
+    write(note, str(child.pid))
+    return child.pid
+
+
+@app.job(isolation="thread", retry=ONCE)
+def here() -> int:
+    return os.getpid()
