@@ -29,6 +29,8 @@ class Client(Protocol):
 
     def get_job(self, job_id: str) -> Job: ...
 
+    def get_output(self, job_id: str) -> str: ...
+
     def wait(self, job_id: str, timeout: float | None) -> Job:
         """Return a job once it has ended; raise TimeoutError if that takes longer."""
         ...
@@ -55,6 +57,9 @@ class QueueClient:
 
     def get_job(self, job_id: str) -> Job:
         return self.queue.get_job(job_id)
+
+    def get_output(self, job_id: str) -> str:
+        return self.queue.get_output(job_id)
 
     def wait(self, job_id: str, timeout: float | None) -> Job:
         self._waiting.wait(job_id, timeout)

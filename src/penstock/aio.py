@@ -220,6 +220,8 @@ class AsyncQueue:
 
     save_progress = _awaited(Queue.save_progress)
     save_checkpoint = _awaited(Queue.save_checkpoint)
+    save_output = _awaited(Queue.save_output)
+    get_output = _awaited(Queue.get_output)
     update_job = _awaited(Queue.update_job)
     redrive_jobs = _awaited(Queue.redrive_jobs)
 

@@ -61,6 +61,13 @@ class JobHandle(Generic[R]):
         """How far the job is, in percent, as its handler last said."""
         return self.job().progress
 
+    def output(self) -> str:
+        """Return what the job's process has printed (its latest attempt that printed anything), bounded.
+
+        Threads share the worker's own output, so jobs on threads have none of their own.
+        """
+        return self._client().get_output(self.id)
+
     def wait(self, timeout: timedelta | float | None = None) -> Job:
         """Wait until the job has ended, however it ended, and return it.
 

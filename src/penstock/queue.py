@@ -481,6 +481,14 @@ class Queue:
         """See `Backend.save_checkpoint`."""
         self._run(self.backend.save_checkpoint, job_id, data, attempt=attempt)
 
+    def save_output(self, job_id: str, output: str, *, attempt: int | None = None) -> None:
+        """See `Backend.save_output`."""
+        self._run(self.backend.save_output, job_id, output, attempt=attempt)
+
+    def get_output(self, job_id: str) -> str:
+        """See `Backend.get_output`."""
+        return self._run(self.backend.get_output, job_id)
+
     def update_job(
         self,
         job_id: str,

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import penstock
@@ -25,7 +24,7 @@ FOREVER = 600.0
 
 def rest(seconds: float) -> None:
     """What a handler does that takes long."""
-    time.sleep(seconds)
+    threading.Event().wait(seconds)
 
 
 def write(note: str, text: str) -> None:
@@ -244,3 +243,33 @@ def leaves_a_child(note: str) -> int:
 @app.job(isolation="thread", retry=ONCE)
 def here() -> int:
     return os.getpid()
+
+
+@app.job(retry=RetryPolicy(max_attempts=3, initial_delay=0.05), timeout=20)
+def mixed(context: JobContext, how: str, folder: str) -> str:
+    """One of many jobs of every kind; leaves a line for each time it has come to its end."""
+    if how == "shaky" and context.attempt == 1:
+        raise TemporaryError("not yet", retry_after=0.02)
+    if how == "crashes once" and context.attempt == 1:
+        os._exit(9)
+    if how == "poison":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if how == "wrong":
+        raise PermanentError("never")
+    if how == "leaks":
+        for _ in range(50):
+            os.open("/dev/null", os.O_RDONLY)
+        threading.Thread(target=rest, args=(FOREVER,), daemon=True).start()
+    if how == "orphans":
+        subprocess.Popen(["sleep", str(int(FOREVER))], start_new_session=True)
+    if how == "loud":
+        sys.stdout.write("x" * 200_000)
+    if how == "spawns":
+        context.spawn(double, number=1)
+    if how == "reports":
+        context.progress(50, "half")
+        context.save_checkpoint(b"half")
+    descriptor = os.open(f"{folder}/{context.job.id}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(descriptor, b"done\n")
+    os.close(descriptor)
+    return how

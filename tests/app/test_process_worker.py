@@ -232,6 +232,22 @@ def test_inside_a_process_jobs_are_submitted_spawned_awaited_and_cancelled_over_
     }
 
 
+def test_what_a_job_prints_is_kept_within_bounds(app):
+    """F22: however much it is, the worker's memory does not grow with it."""
+    before = psutil.Process().memory_info().rss
+    loud, quiet, crashed = jobs.shout.submit(100), jobs.double.submit(1), jobs.end.submit("segfault")
+    run(app)
+    text = loud.output()
+    assert loud.status is JobStatus.COMPLETED
+    assert text.startswith("the beginning\n")
+    assert text.endswith("the end\n")
+    assert "bytes left out" in text
+    assert len(text) < 11_000
+    assert quiet.output() == ""
+    assert "Segmentation fault" in crashed.output()
+    assert psutil.Process().memory_info().rss - before < 60_000_000
+
+
 # -- stopping and dying ---------------------------------------------------------------------------------------------
 
 

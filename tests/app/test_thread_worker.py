@@ -370,6 +370,7 @@ def test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing(stored_a
         worker.stop()
         until(lambda: stored_app.queue.get_job_stats().running_jobs == 1)
         gate.set()
+        until(lambda: not worker.runs())
     ended = [handle for handle in handles if handle.status is JobStatus.COMPLETED]
     assert [handle.result(0) for handle in ended] == ["done"]
     assert stored_app.queue.get_job_stats().running_jobs == 0

@@ -1,7 +1,8 @@
 """Whatever Python the documentation shows is run, page by page, as a reader would type it.
 
 The blocks of a page run in order, in one namespace, in an empty folder. A block that cannot run here has a line
-before it that says why: `<!-- not run: needs a server -->`.
+before it that says why: `<!-- not run: needs a server -->`. A block that begins with a comment of a file's name is that
+file: it is written down and must compile; `test_quickstart` runs such files the way the page says.
 """
 
 import re
@@ -40,6 +41,12 @@ def blocks_of(text: str) -> list[Block]:
     return found
 
 
+def file_name(block: Block) -> str | None:
+    """Return the name of the file that a block is, if it is one."""
+    found = re.match(r"# (\w+\.py)\n", block.code)
+    return found and found[1]
+
+
 WITH_PYTHON = [
     page
     for page in PAGES
@@ -57,7 +64,11 @@ def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch):
     namespace: dict[str, Any] = {"__name__": "documentation"}
     try:
         for block in blocks_of(page.read_text("utf-8")):
-            if block.runs:
+            name = file_name(block)
+            if name is not None:
+                compile(block.code, name, "exec", dont_inherit=True)
+                (tmp_path / name).write_text(block.code, "utf-8")
+            elif block.runs:
                 # Empty lines put the code where it stands on the page, so that a traceback points there.
                 code = "\n" * (block.line - 1) + block.code
                 exec(compile(code, str(page), "exec", dont_inherit=True), namespace)
@@ -74,9 +85,11 @@ def test_the_pages_that_teach_have_code():
         "docs/quickstart.md",
         "docs/concepts/job-life.md",
         "docs/concepts/journal.md",
+        "docs/guides/apps.md",
         "docs/guides/queue.md",
         "docs/guides/stores.md",
         "docs/guides/testing-a-backend.md",
+        "docs/guides/workers.md",
         "docs/guides/writing-handlers.md",
         "docs/reference/errors.md",
     }

@@ -212,6 +212,14 @@ def blob(field: str, value: object, limit: int) -> bytes:
     return value
 
 
+def output(value: object, limit: int) -> bytes:
+    """Return a text as bytes, of which the end is kept if it is too long."""
+    if not isinstance(value, str):
+        raise _bad("output", "a string", value)
+    data = value.encode("utf-8", "backslashreplace")
+    return data if len(data) <= limit else data[-limit:]
+
+
 def check_job(job: object, max_payload: int) -> Job:
     """Return a job that can be stored, or raise for the first field that cannot."""
     if not isinstance(job, Job):

@@ -585,6 +585,25 @@ class EngineBackend(OutboxVerbs):
             )
         return row
 
+    def save_output(self, job_id: str, output: str, *, attempt: int | None = None) -> None:
+        arguments.job_id(job_id)
+        arguments.attempt(attempt)
+        data = arguments.output(output, self._options.max_payload)
+
+        def work(tx: Transaction) -> None:
+            row = self._running_row(tx, job_id, attempt, "save_output")
+            tx.store_output(row.seq, data)
+
+        self._write(work)
+
+    def get_output(self, job_id: str) -> str:
+        arguments.job_id(job_id)
+        checkpoint()
+        data = self._store.fetch_output(job_id)
+        if data is None:
+            raise JobNotFoundError(job_id)
+        return data.decode(errors="replace")
+
     # -- changing and repeating ---------------------------------------------------------------------------------
 
     def update_job(

@@ -259,6 +259,10 @@ class Transaction(ABC):
         """Set a checkpoint."""
 
     @abstractmethod
+    def store_output(self, seq: int, data: bytes) -> None:
+        """Set what a job has printed."""
+
+    @abstractmethod
     def store_progress(self, row: Row) -> None:
         """Write `progress` and `description` alone; no journal row."""
 
@@ -511,6 +515,10 @@ class Store(ABC):
     def has_foreign_changes(self) -> bool:
         """See `Backend.has_foreign_changes`."""
         return True
+
+    def fetch_output(self, job_id: str) -> bytes | None:
+        """Return what a job has printed, empty if nothing; None if there is no such job."""
+        return b"" if self.fetch_jobs([job_id])[0] else None
 
     def states(self, ids: Sequence[str]) -> dict[str, tuple[str, int, str]]:
         """Return status, attempt and last verb of the jobs that exist."""

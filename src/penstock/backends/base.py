@@ -463,6 +463,16 @@ class Backend(ABC):
     def save_checkpoint(self, job_id: str, data: bytes, *, attempt: int | None = None) -> None:
         """Store a checkpoint of a RUNNING or CANCELLING job, for its next attempt. Writes no journal row."""
 
+    def save_output(self, job_id: str, output: str, *, attempt: int | None = None) -> None:  # noqa: B027
+        """Store what a RUNNING or CANCELLING job has printed, in place of what was stored before. No journal row.
+
+        Up to `max_payload` bytes; of more, the end is kept. A store may ignore it.
+        """
+
+    def get_output(self, job_id: str) -> str:  # noqa: ARG002  # of a store that keeps none
+        """Return what the latest attempt that printed something has printed; "" if none did. Raises JobNotFoundError."""
+        return ""
+
     # -- changing and repeating ---------------------------------------------------------------------------------
 
     @abstractmethod

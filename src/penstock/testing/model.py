@@ -113,6 +113,7 @@ class ModelBackend(Backend):
         self.max_depth = self._options.max_depth
         self._new_id = new_id or (lambda: str(uuid.uuid4()))
         self._lock = threading.RLock()
+        self._outputs: dict[str, str] = {}
         self._rows: dict[str, _Row] = {}
         self._journal: list[JournalEntry] = []
         self._consumers: dict[str, JournalConsumer] = {}
@@ -289,6 +290,7 @@ class ModelBackend(Backend):
     def _remove(self, row: _Row, verb: Verb, now: datetime) -> None:
         self._write(row, verb, now, source=row.job.status)
         del self._rows[row.job.id]
+        self._outputs.pop(row.job.id, None)
         self._forget_spawned(row.job.id)
 
     # -- questions about rows -----------------------------------------------------------------------------------
@@ -1027,6 +1029,18 @@ class ModelBackend(Backend):
         check.report(job_id, attempt)
         kept = check.data("checkpoint", data, self._options.max_payload)
         self._note(job_id, attempt, "save_checkpoint", checkpoint=kept)
+
+    def save_output(self, job_id: str, output: str, *, attempt: int | None = None) -> None:
+        check.report(job_id, attempt)
+        with self._transaction():
+            row = self._row(job_id)
+            self._check_in_flight(row, attempt, "save_output")
+            self._outputs[job_id] = output
+
+    def get_output(self, job_id: str) -> str:
+        with self._transaction():
+            self._row(job_id)
+            return self._outputs.get(job_id, "")
 
     def _note(self, job_id: str, attempt: int | None, verb: str, **fields: Any) -> None:
         with self._transaction():

@@ -135,6 +135,9 @@ class _PipeClient:
     def get_job(self, job_id: str) -> Job:
         return protocol.decode_job(_ask(self._channel, "get_job", job_id.encode()))
 
+    def get_output(self, job_id: str) -> str:
+        return _ask(self._channel, "get_output", job_id.encode()).decode()
+
     def wait(self, job_id: str, timeout: float | None) -> Job:
         give_up_at = None if timeout is None else time.monotonic() + timeout
         while True:

@@ -157,6 +157,8 @@ class ProcessRunner:
                 return b""
             case "get_job":
                 return protocol.encode(client.get_job(body.decode()))
+            case "get_output":
+                return client.queue.get_output(body.decode()).encode()
             case "cancel":
                 return b"1" if client.cancel(body.decode()) else b""
             case "wait":

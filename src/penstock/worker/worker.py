@@ -27,7 +27,14 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock._client import QueueClient
 from penstock._outcome import Cancelled, Completed, Failed, Outcome, Released, invalid
 from penstock.app import App
-from penstock.errors import BackendError, InvalidArgumentError, QueueClosedError, shown
+from penstock.errors import (
+    BackendError,
+    InvalidArgumentError,
+    InvalidTransitionError,
+    PenstockError,
+    QueueClosedError,
+    shown,
+)
 from penstock.job import Job, JobState, JobStatus
 from penstock.policy import duration
 from penstock.stream import JobStream
@@ -274,7 +281,13 @@ class Worker:
             processes.close()
 
     def _keep_output(self, run: Run, process: JobProcess) -> None:
-        """Keep what a job printed."""
+        """Store what a job printed, unless it lost the job."""
+        try:
+            self._queue.save_output(run.job.id, process.output.text(), attempt=run.job.attempt)
+        except InvalidTransitionError:
+            pass  # another attempt has the job by now
+        except PenstockError as error:
+            logger.warning("what job %s printed was not stored: %s", run.job.id, error)
 
     # -- the way of a job ---------------------------------------------------------------------------------------
 

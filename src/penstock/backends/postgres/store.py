@@ -439,6 +439,14 @@ class PostgresStore(Store):
         found = self.run(lambda connection: connection.execute(query, {"ids": list(ids)}).fetchall())
         return {job_id: (status, attempt, verb) for job_id, status, attempt, verb in found}
 
+    def fetch_output(self, job_id: str) -> bytes | None:
+        query = self.context.sql.text(
+            "SELECT coalesce(output.data, ''::bytea) FROM {schema}.job"
+            " LEFT JOIN {schema}.output ON output.seq = job.seq WHERE job.id = %(id)s"
+        )
+        found = self.run(lambda connection: connection.execute(query, {"id": job_id}).fetchall())
+        return bytes(found[0][0]) if found else None
+
     def next_due_at(self) -> int | None:
         query = self.context.sql.text(
             "SELECT min(first.due_at) FROM generate_series(0, 4) AS level CROSS JOIN LATERAL ("

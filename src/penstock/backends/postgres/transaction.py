@@ -297,7 +297,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransa
             return
         gone = [row.seq for row in rows]
         seqs = {"seqs": numbers(gone)}
-        for table in ("job", "payload", "result", "checkpoint"):
+        for table in ("job", "payload", "result", "checkpoint", "output"):
             self.execute(
                 self.text("DELETE FROM {schema}." + table + " WHERE seq = ANY(%(seqs)s::bigint[])"), seqs
             )
@@ -345,6 +345,9 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransa
 
     def store_checkpoint(self, seq: int, data: bytes) -> None:
         bulk.upsert(self, "checkpoint", [(seq, data)])
+
+    def store_output(self, seq: int, data: bytes) -> None:
+        bulk.upsert(self, "output", [(seq, data)])
 
     def store_progress(self, row: Row) -> None:
         self.execute(

@@ -234,6 +234,11 @@ class SqliteStore(Store):
         found = self._read(lambda cursor: fetch(cursor, query, (wanted,)))
         return {job_id: (status, attempt, verb) for job_id, status, attempt, verb in found}
 
+    def fetch_output(self, job_id: str) -> bytes | None:
+        query = "SELECT output.data FROM job LEFT JOIN output ON output.seq = job.seq WHERE job.id = ?"
+        found = self._read(lambda cursor: fetch(cursor, query, (job_id,)))
+        return (found[0][0] or b"") if found else None
+
     def next_due_at(self) -> int | None:
         query = "SELECT " + ", ".join(
             f"(SELECT min(due_at) FROM job INDEXED BY job_delayed WHERE gate = 1 AND priority = {level})"

@@ -368,6 +368,12 @@ class SqliteTransaction(Transaction):
             (seq, data),
         )
 
+    def store_output(self, seq: int, data: bytes) -> None:
+        self.cursor.execute(
+            "INSERT INTO output (seq, data) VALUES (?, ?) ON CONFLICT (seq) DO UPDATE SET data = excluded.data",
+            (seq, data),
+        )
+
     def store_progress(self, row: Row) -> None:
         self.cursor.execute(
             "UPDATE job SET progress = ?, description = ? WHERE seq = ?",

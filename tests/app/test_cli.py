@@ -1,0 +1,206 @@
+"""The command line: what it runs, and how it says what is wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.app.working import PATIENCE, until
+
+import penstock
+
+ROOT = Path(__file__).resolve().parents[2]
+APP = """
+    import os, penstock
+
+    app = penstock.App()
+
+    @app.job
+    def greet(name: str) -> str:
+        return f"hi {name}"
+
+    @app.job(tags=["gpu"])
+    def who() -> int:
+        return os.getppid()
+
+    number = 3
+"""
+
+
+class Shop:
+    """A folder with an app, and the command line run in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/jobs.db"
+        self.write("shop.py", APP)
+        path = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.environment = {**os.environ, "PYTHONPATH": path, "PENSTOCK_URL": self.url, "NO_COLOR": "1"}
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(textwrap.dedent(text))
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "penstock", *arguments],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
+        process = self.start(*arguments, **environment)
+        out, errors = process.communicate(timeout=60)
+        return process.returncode, out, errors
+
+
+@pytest.fixture
+def shop(tmp_path):
+    return Shop(tmp_path)
+
+
+def test_the_version_is_shown(shop):
+    code, out, _ = shop.run("version")
+    assert code == 0
+    assert out.startswith(f"penstock {penstock.__version__} (Python")
+
+
+def test_without_a_command_help_is_shown(shop):
+    code, out, errors = shop.run()
+    assert code in (0, 2)
+    assert "worker" in out + errors
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_a_worker_runs_the_jobs_of_an_app_in_the_working_folder(shop, isolation):
+    with penstock.connect(shop.url) as queue:
+        job = queue.submit("greet", {"name": "ada"})
+        code, _, errors = shop.run("worker", "shop:app", "--until-idle", "--isolation", isolation)
+        assert code == 0, errors
+        assert queue.get_job(job.id).result == b'"hi ada"'
+    assert "completed after" in errors
+
+
+@pytest.mark.process
+def test_settings_come_from_the_environment_and_options_win(shop):
+    with penstock.connect(shop.url) as queue:
+        gpu, other = queue.submit("who", {}, tags=["gpu"]), queue.submit("who", {})
+        code, _, errors = shop.run(
+            "worker",
+            "shop",
+            "--until-idle",
+            PENSTOCK_TAGS="gpu",
+            PENSTOCK_CONCURRENCY="1",
+            PENSTOCK_LOG_LEVEL="error",
+        )
+        assert (code, errors) == (0, "")
+        assert queue.get_job(gpu.id).status is penstock.JobStatus.COMPLETED
+        assert queue.get_job(other.id).status is penstock.JobStatus.INITIAL_PENDING
+        code, _, errors = shop.run(
+            "worker", "shop", "--until-idle", "--types", "greet,who", PENSTOCK_TYPES="greet"
+        )
+        assert queue.get_job(other.id).status is penstock.JobStatus.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere:app"], "there is no module 'nowhere'"),
+        (["shop:nothing"], "shop has no attribute 'nothing'"),
+        (["shop:number"], "that is no penstock.App but 3"),
+        (["shop.py"], "did you mean shop:app"),
+        (["./shop"], "an app is named module:attribute"),
+        ([""], "an app is named module:attribute"),
+        (["broken:app"], "importing it failed: ZeroDivisionError: division by zero"),
+        (["needy:app"], "importing it failed: ModuleNotFoundError: No module named 'nobody'"),
+        (["shop:app", "--url", "memory:"], "a worker cannot use memory:"),
+        (["shop:app", "--url", "mysql://x"], "url must begin with"),
+        (["shop:app", "--concurrency", "0"], "concurrency must be a whole number from 1"),
+        (["shop:app", "--processes", "0"], "--processes must be from 1"),
+        (["shop:app", "--types", "nobody"], "the app has no handler for 'nobody'"),
+        (["shop:app", "--log-level", "loud"], "--log-level must be one of"),
+        (["shop:app", "--isolation", "rope"], "rope"),
+        (["shop:app", "--colour"], "No such option"),
+        ([], "MODULE:APP"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_2(shop, arguments, words):
+    shop.write("broken.py", "1 / 0")
+    shop.write("needy.py", "import nobody")
+    code, out, errors = shop.run("worker", *arguments)
+    assert code == 2
+    assert words in errors
+    assert "Traceback" not in errors
+    assert out == ""
+
+
+def test_a_store_that_cannot_be_opened_is_one_line(shop):
+    code, _, errors = shop.run("worker", "shop:app", "--url", "sqlite:////proc/nowhere/jobs.db")
+    assert code in (1, 2)
+    assert "Traceback" not in errors
+    assert len(errors.splitlines()) <= 2
+
+
+@pytest.mark.process
+def test_several_processes_share_the_work_and_end_together(shop):
+    with penstock.connect(shop.url) as queue:
+        fleet = shop.start("worker", "shop:app", "--processes", "2", "--concurrency", "1")
+        parent = psutil.Process(fleet.pid)
+        try:
+            seen: set[bytes | None] = set()
+            until(lambda: len(parent.children()) == 2)
+
+            def both_work() -> bool:
+                jobs = queue.submit_many([{"type": "who", "payload": {}}] * 6)
+                until(lambda: all(queue.get_job(job.id).result for job in jobs))
+                seen.update(queue.get_job(job.id).result for job in jobs)
+                return len(seen) >= 2
+
+            until(both_work)
+            family = parent.children(recursive=True)
+            fleet.send_signal(signal.SIGTERM)
+            _, errors = fleet.communicate(timeout=PATIENCE)
+            assert fleet.returncode == 0, errors
+            until(lambda: not any(each.is_running() for each in family))
+        finally:
+            if fleet.poll() is None:
+                fleet.kill()
+                fleet.communicate()
+
+
+@pytest.mark.process
+def test_workers_stop_when_their_parent_is_killed(shop):
+    fleet = shop.start("worker", "shop:app", "--processes", "2")
+    parent = psutil.Process(fleet.pid)
+    until(lambda: len(parent.children(recursive=True)) >= 4)
+    family = parent.children(recursive=True)
+    fleet.kill()
+    fleet.communicate()
+    until(lambda: not any(each.is_running() for each in family))
+
+
+def test_what_a_job_says_cannot_forge_lines_of_the_log(shop):
+    shop.write(
+        "shop.py",
+        """
+        import penstock
+        app = penstock.App()
+
+        @app.job(retry=penstock.RetryPolicy(max_attempts=1))
+        def forge() -> None:
+            raise penstock.PermanentError("a\\x1b[31m\\r12:00:00 INFO    all is well")
+        """,
+    )
+    with penstock.connect(shop.url) as queue:
+        queue.submit("forge", {})
+    code, _, errors = shop.run("worker", "shop:app", "--until-idle", "--isolation", "thread")
+    assert code == 0
+    assert "\x1b" not in errors
+    assert "\\x1b[31m\\r12:00:00" in errors
