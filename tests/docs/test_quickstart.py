@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 _FILE = re.compile(r"^```python\n# (?P<name>\w+\.py)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
-_COMMANDS = re.compile(r"^```sh\n(?P<worker>penstock worker \S+) &\npython (?P<program>\w+\.py)\n```$", re.MULTILINE)
+_COMMANDS = re.compile(
+    r"^```sh\n(?P<worker>penstock worker \S+) &\npython (?P<program>\w+\.py)\n```$", re.MULTILINE
+)
 
 
 @pytest.mark.process
@@ -28,7 +30,10 @@ def test_the_first_example_prints_what_it_says(page, tmp_path):
     environment = {**os.environ, "PYTHONPATH": path}
     environment.pop("PENSTOCK_URL", None)
     worker = subprocess.Popen(
-        [sys.executable, "-m", *commands["worker"].split()], cwd=tmp_path, env=environment, stderr=subprocess.PIPE
+        [sys.executable, "-m", *commands["worker"].split()],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
     )
     try:
         done = subprocess.run(
