@@ -14,7 +14,20 @@ from pyspark.sql import functions as F
 
 from penstock.spark.transforms._rows import HISTORY, seconds_between
 
-__all__ = ["edges", "flows"]
+__all__ = ["FLOW_FACTS", "edges", "flows"]
+
+#: The columns of `jobs` that are needed.
+FLOW_FACTS: Final = (
+    *HISTORY,
+    "type",
+    "status",
+    "enqueued_at",
+    "started_at",
+    "finalized_at",
+    "first_seq",
+    "after",
+    "after_any",
+)
 
 #: More levels than any store allows by default; what lies deeper is cut off.
 MAX_LEVELS: Final = 1_000
@@ -30,9 +43,7 @@ def flows(jobs: DataFrame) -> DataFrame:
     Args:
         jobs: rows as `latest` returns them; a tree is whole if all its jobs are among them.
     """
-    facts = jobs.select(
-        *HISTORY, "type", "status", "enqueued_at", "started_at", "finalized_at", "first_seq", "after", "after_any"
-    )
+    facts = jobs.select(*FLOW_FACTS)
     links = _critical(edges(facts)).localCheckpoint()
     members = _walk(links)
     return _summary(members, facts, links)

@@ -1,0 +1,5 @@
+"""The lake: the journal and what follows from it as Parquet tables in one folder."""
+
+from penstock.spark.lake._sync import SyncProgress, SyncReport, read_table, sync
+
+__all__ = ["SyncProgress", "SyncReport", "read_table", "sync"]

@@ -1,0 +1,265 @@
+"""From the journal into the lake, incrementally and exactly once."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from typing import Final, NamedTuple
+
+import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from penstock.errors import BackendError, InvalidArgumentError, shown
+from penstock.spark._places import Place
+from penstock.spark._session import register
+from penstock.spark.lake._manifest import VERSION, LakeFolder, Manifest
+from penstock.spark.lake._tables import Sink, derive, stage_events
+from penstock.spark.lake._work import Work
+from penstock.spark.source import Survey, surveyed
+from penstock.spark.tables import EDGES, EVENTS, LAKE_TABLES
+
+__all__ = ["SyncProgress", "SyncReport", "read_table", "sync"]
+
+_EVENTS_PER_BATCH: Final = 5_000_000
+
+
+class SyncReport(msgspec.Struct, frozen=True):
+    """What a sync did: journal rows it moved, batches it committed, and how long it took."""
+
+    events: int
+    batches: int
+    seconds: float
+
+
+class SyncProgress(msgspec.Struct, frozen=True):
+    """Where a sync is: the table it works on, and how many of the journal rows it set out to move are in the lake."""
+
+    step: str
+    done: int
+    total: int
+
+
+Progress = Callable[[SyncProgress], None]
+
+
+class _Stretch(NamedTuple):
+    """Journal rows of one store: those above `after`, up to `upto`."""
+
+    survey: Survey
+    after: int
+    upto: int
+
+
+def sync(
+    spark: SparkSession,
+    url: str | Sequence[str],
+    lake: str | os.PathLike[str],
+    *,
+    store_schema: str = "penstock",
+    events_per_batch: int = _EVENTS_PER_BATCH,
+    rebuild: bool = False,
+    continuous: bool = False,
+    interval: float = 30.0,
+    stop: threading.Event | None = None,
+    sink: Sink | None = None,
+    progress: Progress | None = None,
+) -> SyncReport:
+    """Move what the journals of stores have gained into a lake, and bring its tables up to date.
+
+    Whatever happens, the lake holds the journal up to some row and tables that agree with it; another sync goes on from
+    there. The lake is a registered consumer of each store, so that nothing is archived there that it has not got.
+
+    Args:
+        spark: a session; driver and executors must see the folder.
+        url: a store, or several.
+        lake: the folder; it is made if it does not exist.
+        store_schema: of PostgreSQL stores.
+        events_per_batch: journal rows that become part of the lake at once.
+        rebuild: make every table but `events` again, first.
+        continuous: go on until `stop` is set, looking for new rows every `interval` seconds.
+        sink: is told of the rows that a batch adds or changes, before it is committed: `sink(table, rows, number)`. A
+            batch that is repeated after a crash has the same number, but may be longer.
+        progress: is told what is done.
+
+    Raises:
+        InvalidArgumentError: not a url, not a lake, or two urls of one store.
+        BackendError: a store cannot be read, the lake is another pipeline's at the moment, is damaged, or was written by
+            a newer version. What was committed before stays.
+    """
+    started = time.perf_counter()
+    places = _places(url, store_schema)
+    _check_positive("events_per_batch", events_per_batch)
+    _check_positive("interval", interval)
+    register(spark)
+    folder = LakeFolder(lake)
+    stopping = stop or threading.Event()
+    events = batches = 0
+    surveyed(places, is_journal=True)  # a wrong url makes no folder
+    folder.create()
+    with folder.locked():
+        folder.repair()
+        runner = _Runner(spark, folder, events_per_batch, sink, progress)
+        if rebuild or 0 < folder.current().number and folder.current().version < VERSION:
+            runner.rebuild()
+        while True:
+            moved = runner.run(surveyed(places, is_journal=True), stopping)
+            events += moved.events
+            batches += moved.batches
+            if not continuous or stopping.wait(interval):
+                return SyncReport(events, batches, time.perf_counter() - started)
+
+
+def read_table(spark: SparkSession, lake: str | os.PathLike[str], name: str) -> DataFrame:
+    """Return a table of a lake: `events`, `attempts`, `jobs`, `hourly` or `flows`.
+
+    It is the table after the latest batch, also while another one is under way.
+
+    Raises:
+        InvalidArgumentError: there is no such lake or table.
+        BackendError: the lake was written by a newer version.
+    """
+    table = LAKE_TABLES.get(name)
+    if table is None:
+        raise InvalidArgumentError(
+            f"a lake has no table {shown(name)}; there are {', '.join(LAKE_TABLES)}", field="name", value=name
+        )
+    folder = LakeFolder(lake)
+    folder.check()
+    work = Work(spark, folder, folder.current())
+    return work.read(table, work.files(table))
+
+
+class _Runner:
+    """Works through batches on a lake that it has locked."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: LakeFolder,
+        limit: int,
+        sink: Sink | None,
+        progress: Progress | None,
+    ) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._limit = limit
+        self._sink = sink
+        self._progress = progress or (lambda _: None)
+
+    def run(self, surveys: Sequence[Survey], stop: threading.Event) -> SyncReport:
+        manifest = self._folder.current()
+        consumer = f"lake:{self._folder.id}"
+        for survey in surveys:
+            self._register(survey, manifest, consumer)
+        targets = {survey.source: survey.last for survey in surveys}
+        total = sum(max(0, last - manifest.offsets.get(source, 0)) for source, last in targets.items())
+        done = batches = 0
+        while not stop.is_set():
+            stretches = self._next(surveys, manifest)
+            if not stretches:
+                break
+            manifest, moved = self._move(stretches, done, total)
+            done += moved
+            batches += 1
+            self._advance(stretches, consumer)
+        self._progress(SyncProgress("done", total, total))
+        return SyncReport(done, batches, 0.0)
+
+    def rebuild(self) -> None:
+        """Make all tables again from the events in the lake."""
+        before = self._folder.current()
+        work = Work(self._spark, self._folder, before)
+        for table in (*LAKE_TABLES.values(), EDGES):
+            if table is not EVENTS:
+                work.replace(table, before.files(table.name))
+        rows = before.rows("events")
+        with _store_errors():
+            derive(work, work.now(EVENTS), self._sink, lambda step: self._progress(SyncProgress(step, 0, rows)))
+        work.commit({})
+
+    def _next(self, surveys: Iterable[Survey], manifest: Manifest) -> list[_Stretch]:
+        """Return the next rows of each store; the limit is shared by those that have some."""
+        behind = [each for each in surveys if each.last > manifest.offsets.get(each.source, 0)]
+        share = max(1, self._limit // max(1, len(behind)))
+        found = []
+        for survey in behind:
+            after = manifest.offsets.get(survey.source, 0)
+            # What lies before the first row was archived.
+            begin = max(after, survey.first - 1)
+            found.append(_Stretch(survey, after, min(survey.last, begin + share)))
+        return found
+
+    def _move(self, stretches: Sequence[_Stretch], done: int, total: int) -> tuple[Manifest, int]:
+        work = Work(self._spark, self._folder, self._folder.current())
+
+        def step(name: str) -> None:
+            self._progress(SyncProgress(name, done, total))
+
+        step("events")
+        with _store_errors():
+            rows = reduce(DataFrame.unionByName, [self._read(stretch) for stretch in stretches])
+            stage_events(work, rows)
+            moved = work.staged_rows(EVENTS)
+            new = work.staged(EVENTS)
+            if self._sink is not None:
+                self._sink("events", new, work.number)
+            derive(work, new, self._sink, step)
+        step("commit")
+        return work.commit({each.survey.source: each.upto for each in stretches}), moved
+
+    def _read(self, stretch: _Stretch) -> DataFrame:
+        place = stretch.survey.place
+        journal = (
+            self._spark.read.format("penstock")
+            .option("url", place.url)
+            .option("storeSchema", place.schema)
+            .load()
+        )
+        return journal.where((F.col("seq") > stretch.after) & (F.col("seq") <= stretch.upto))
+
+    def _register(self, survey: Survey, manifest: Manifest, consumer: str) -> None:
+        offset = manifest.offsets.get(survey.source, 0)
+        if survey.last < offset:
+            raise BackendError(
+                f"the journal of {survey.place.shown} ends at {survey.last}, but the lake has it up to {offset}:"
+                " the store was restored from an older copy; sync it into a new lake"
+            )
+        with survey.place.open_existing() as backend:
+            backend.register_consumer(consumer, seq=offset)
+            backend.advance_consumer(consumer, offset)
+
+    def _advance(self, stretches: Iterable[_Stretch], consumer: str) -> None:
+        for stretch in stretches:
+            with stretch.survey.place.open_existing() as backend:
+                backend.advance_consumer(consumer, stretch.upto)
+
+
+class _store_errors:  # noqa: N801  # reads as a statement
+    """Turns what Spark says about a store that went away into what we say."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, PySparkException) and "BackendError" in str(error):
+            told = next((line for line in str(error).splitlines() if "BackendError" in line), "")
+            text = told.partition("BackendError:")[2].strip() or "a store could not be read"
+            raise BackendError(f"{text}; the lake is as it was after its last batch", retryable=True) from error
+
+
+def _places(url: str | Sequence[str], schema: str) -> list[Place]:
+    urls = [url] if isinstance(url, str) else list(url)
+    if not urls or not all(isinstance(each, str) for each in urls):
+        raise InvalidArgumentError(
+            f"url must be the url of a store, or several, got {shown(url)}", field="url", value=url
+        )
+    return [Place.of(each, schema) for each in urls]
+
+
+def _check_positive(name: str, value: float) -> None:
+    if isinstance(value, bool) or not value > 0:
+        raise InvalidArgumentError(f"{name} must be above 0, got {shown(value)}", field=name, value=value)

@@ -1,0 +1,302 @@
+"""What a batch of journal rows does to each table.
+
+Only what the batch speaks of is read and written again: open jobs and the files that hold them, the attempts that are
+amended, the hours from the earliest new row on, the trees with a changed job. What has ended lies in other files than
+what has not, so that jobs that end are moved, and those that ended long ago stay where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
+from typing import Final, NamedTuple, TypeAlias
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from penstock.job import FINAL
+from penstock.spark.lake._work import FILE, Work
+from penstock.spark.tables import ATTEMPTS, EDGES, EVENTS, FLOWS, HOURLY, JOBS
+from penstock.spark.transforms._rows import HISTORY, is_amendment, is_final
+from penstock.spark.transforms.attempts import attempts, plain_attempts
+from penstock.spark.transforms.flows import FLOW_FACTS, flows
+from penstock.spark.transforms.hourly import hourly
+from penstock.spark.transforms.latest import latest
+
+__all__ = ["Sink", "derive", "stage_events"]
+
+#: Told of the rows that a batch adds to a table or changes in it: (table, rows, number of the batch).
+Sink: TypeAlias = Callable[[str, DataFrame, int], None]
+
+_DAY_OF: Final = {
+    "events": "cast(date(recorded_at) as string)",
+    "attempts": "cast(date(ended_at) as string)",
+    "hourly": "cast(date(hour) as string)",
+}
+_FINALS: Final = ", ".join(f"'{status.value}'" for status in sorted(FINAL))
+_JOB_PART: Final = (
+    f"CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN status IN ({_FINALS}) THEN 'ended' ELSE 'open' END"
+)
+_ID: Final = ["source", "job_id"]
+#: The most rounds in which the trees that a batch touches are searched.
+_MAX_ROUNDS: Final = 1_000
+
+
+class _Facts(NamedTuple):
+    """What a batch holds, asked once, so that what it does not hold costs nothing."""
+
+    rows: int
+    first_hour: dict[str, int]  # in microseconds
+    amendments: int
+    from_final: int
+    dependent: int
+
+
+def derive(work: Work, new: DataFrame, sink: Sink | None, step: Callable[[str], None]) -> None:
+    """Bring every table but `events` up to date with new journal rows."""
+    facts = _facts(new)
+    if not facts.rows:
+        return
+    step("jobs")
+    known = _update_jobs(work, new, facts, sink)
+    step("attempts")
+    floors = _update_attempts(work, new, facts, sink)
+    step("hourly")
+    _update_hourly(work, floors, sink)
+    step("flows")
+    _update_flows(work, new, facts, sink)
+    if known is not None:
+        known.unpersist()
+    work.compact(EVENTS, _DAY_OF["events"])
+    work.compact(ATTEMPTS, _DAY_OF["attempts"])
+    work.compact(JOBS, _JOB_PART)
+    work.compact(FLOWS, None)
+    work.compact(EDGES, None)
+
+
+def stage_events(work: Work, rows: DataFrame) -> None:
+    """Stage the batch itself."""
+    work.stage(EVENTS, rows, _DAY_OF["events"])
+
+
+def _facts(new: DataFrame) -> _Facts:
+    hour = F.unix_micros(F.date_trunc("hour", F.min("recorded_at")))
+    dependent = (F.size("after") > 0) | (F.size("after_any") > 0)
+    found = (
+        new.groupBy("source")
+        .agg(
+            F.count("*").alias("rows"),
+            hour.alias("hour"),
+            F.count(F.when(is_amendment(), 1)).alias("amendments"),
+            F.count(F.when(is_final("from_status"), 1)).alias("from_final"),
+            F.count(F.when(dependent, 1)).alias("dependent"),
+        )
+        .collect()
+    )
+
+    def total(name: str) -> int:
+        return sum(int(row[name]) for row in found)
+
+    return _Facts(
+        total("rows"),
+        {row["source"]: row["hour"] for row in found},
+        total("amendments"),
+        total("from_final"),
+        total("dependent"),
+    )
+
+
+# -- jobs ---------------------------------------------------------------------------------------------------------
+
+
+def _update_jobs(work: Work, new: DataFrame, facts: _Facts, sink: Sink | None) -> DataFrame | None:
+    known = _known_jobs(work, new, facts)
+    if known is None:
+        folded, rows = latest(new), folded_rows(facts)
+        work.stage(JOBS, folded, _JOB_PART, about=rows)
+        _tell(sink, work, "jobs", folded)
+        return None
+    known = known.persist(StorageLevel.MEMORY_AND_DISK)
+    touched = work.files_of(JOBS, [row[FILE] for row in known.select(FILE).distinct().collect()])
+    folded = latest(new, known.drop(FILE))
+    others = work.read(JOBS, touched).join(known.select(*HISTORY), [*HISTORY], "left_anti")
+    about = folded_rows(facts) + sum(file.rows for file in touched)
+    work.stage(JOBS, folded.unionByName(others), _JOB_PART, about=about)
+    work.replace(JOBS, touched)
+    _tell(sink, work, "jobs", folded)
+    return known
+
+
+def folded_rows(facts: _Facts) -> int:
+    """Return about how many jobs a batch speaks of."""
+    return facts.rows // 3 + 1
+
+
+def _known_jobs(work: Work, new: DataFrame, facts: _Facts) -> DataFrame | None:
+    """Return what the lake has of the jobs that the batch speaks of, with the files they lie in; None for nothing.
+
+    A job that is open may be spoken of by any row; one that has ended by rows that start from a final status; one that
+    was removed only by the first row of the next job of its id.
+    """
+    found: list[DataFrame] = []
+    lookups = (
+        ("open", None),
+        ("ended", is_final("from_status") if facts.from_final else None),
+        ("removed", F.col("n") == 1),
+    )
+    for part, condition in lookups:
+        files = work.files(JOBS, [part])
+        if not files or (part == "ended" and condition is None):
+            continue
+        ids = (new if condition is None else new.where(condition)).select(*_ID).distinct()
+        found.append(work.read(JOBS, files, with_file=True).join(ids, _ID, "left_semi"))
+    return reduce(DataFrame.unionByName, found) if found else None
+
+
+# -- attempts -----------------------------------------------------------------------------------------------------
+
+
+def _update_attempts(work: Work, new: DataFrame, facts: _Facts, sink: Sink | None) -> dict[str, int]:
+    """Stage the attempts, and return for each store the first hour in which something changed."""
+    floors = dict(facts.first_hour)
+    histories = work.staged(JOBS).where(F.col("history") > 1).select(*HISTORY, "first_seq")
+    is_reused = not histories.isEmpty()
+    known: DataFrame | None = None
+    touched = []
+    if facts.amendments and work.files(ATTEMPTS):
+        known = _amended(work, new).persist(StorageLevel.MEMORY_AND_DISK)
+        touched = work.files_of(ATTEMPTS, [row[FILE] for row in known.select(FILE).distinct().collect()])
+        hour = F.unix_micros(F.date_trunc("hour", F.min("ended_at"))).alias("hour")
+        for row in known.groupBy("source").agg(hour).collect():
+            floors[row["source"]] = min(floors[row["source"]], row["hour"])
+    if is_reused or facts.amendments:
+        changed = attempts(new, histories, None if known is None else known.drop(FILE))
+    else:
+        changed = plain_attempts(new)
+    rows = changed
+    if known is not None:
+        keys = [*HISTORY, "attempt"]
+        rows = rows.unionByName(work.read(ATTEMPTS, touched).join(known.select(*keys), keys, "left_anti"))
+    about = folded_rows(facts) + sum(file.rows for file in touched)
+    work.stage(ATTEMPTS, rows, _DAY_OF["attempts"], about=about)
+    work.replace(ATTEMPTS, touched)
+    _tell(sink, work, "attempts", changed)
+    if known is not None:
+        known.unpersist()
+    return floors
+
+
+def _amended(work: Work, new: DataFrame) -> DataFrame:
+    """Return the attempts in the lake that late reports of the batch speak of."""
+    keys = [*_ID, "attempt"]
+    late = new.where(is_amendment()).select(*keys).distinct()
+    found = work.read(ATTEMPTS, work.files(ATTEMPTS), with_file=True).join(late, keys, "left_semi")
+    # Of an id that was used again only the last job can be spoken of.
+    newest = found.groupBy(*_ID).agg(F.max("history").alias("history"))
+    return found.join(newest, [*_ID, "history"], "left_semi")
+
+
+# -- hourly -------------------------------------------------------------------------------------------------------
+
+
+def _update_hourly(work: Work, floors: dict[str, int], sink: Sink | None) -> None:
+    first_day = datetime.fromtimestamp(min(floors.values()) // 1_000_000, UTC).date().isoformat()
+    days = _days(work, first_day)
+    changed = hourly(
+        work.now(ATTEMPTS, days).where(_since("ended_at", floors)),
+        work.now(EVENTS, days).where(_since("recorded_at", floors)),
+        _backlogs(work, floors),
+    )
+    old = [file for file in work.files(HOURLY) if file.part >= first_day]
+    rows = changed
+    if old:
+        rows = rows.unionByName(work.read(HOURLY, old).where(~_since("hour", floors)))
+    work.stage(HOURLY, rows, _DAY_OF["hourly"], about=1)
+    work.replace(HOURLY, old)
+    _tell(sink, work, "hourly", changed)
+
+
+def _days(work: Work, first: str) -> list[str]:
+    named = {file.part for table in (ATTEMPTS, EVENTS) for file in work.files(table)}
+    return sorted({day for day in named if day >= first} | work.staged_parts(ATTEMPTS) | work.staged_parts(EVENTS))
+
+
+def _since(column: str, floors: dict[str, int]) -> Column:
+    each = (
+        (F.col("source") == source) & (F.col(column) >= F.timestamp_micros(F.lit(floor)))
+        for source, floor in floors.items()
+    )
+    return reduce(or_, each)
+
+
+def _backlogs(work: Work, floors: dict[str, int]) -> DataFrame | None:
+    """Return what waited when the first changed hour began."""
+    files = work.files(HOURLY)
+    if not files:
+        return None
+    earlier = work.read(HOURLY, files).where(
+        F.col("source").isin(list(floors)) & F.col("worker").isNull() & ~_since("hour", floors)
+    )
+    return earlier.groupBy("source", "type").agg(F.max_by("backlog", "hour").alias("backlog"))
+
+
+# -- flows --------------------------------------------------------------------------------------------------------
+
+
+def _update_flows(work: Work, new: DataFrame, facts: _Facts, sink: Sink | None) -> None:
+    if facts.dependent:
+        both = F.concat(*(F.coalesce(name, F.array().cast("array<string>")) for name in ("after", "after_any")))
+        edges = new.where(F.col("n") == 1).select(*_ID, F.explode(both).alias("on_id")).distinct()
+        work.stage(EDGES, edges, about=facts.dependent)
+    if not (facts.dependent or work.files(EDGES)):
+        return
+    touched = _touched_trees(work, new)
+    if touched is None:
+        return
+    # A tree is named after its last job, which is among those touched if any of its jobs is.
+    ids = touched.withColumnRenamed("job_id", "flow_id")
+    tree = ["source", "flow_id"]
+    old = []
+    if work.files(FLOWS):
+        lying = work.read(FLOWS, work.files(FLOWS), with_file=True).select(*tree, FILE)
+        found = lying.join(ids, tree, "left_semi").select(FILE).distinct().collect()
+        old = work.files_of(FLOWS, [row[FILE] for row in found])
+    needed = [column for column in JOBS.names if column in FLOW_FACTS]
+    changed = flows(work.now(JOBS).select(*needed).join(touched, _ID, "left_semi").localCheckpoint())
+    rows = changed
+    if old:
+        rows = rows.unionByName(work.read(FLOWS, old).join(ids, tree, "left_anti"))
+    work.stage(FLOWS, rows, about=sum(file.rows for file in old) + folded_rows(facts))
+    work.replace(FLOWS, old)
+    _tell(sink, work, "flows", changed)
+
+
+def _touched_trees(work: Work, new: DataFrame) -> DataFrame | None:
+    """Return the ids of all jobs that are tied to jobs of the batch by dependencies; None if none of these is."""
+    edges = work.now(EDGES)
+    reverse = edges.select("source", F.col("on_id").alias("job_id"), F.col("job_id").alias("on_id"))
+    ties = edges.unionByName(reverse).persist(StorageLevel.MEMORY_AND_DISK)
+    found = (
+        new.select(*_ID).distinct().join(ties.select(*_ID).distinct(), _ID, "left_semi").localCheckpoint()
+    )
+    if found.isEmpty():
+        ties.unpersist()
+        return None
+    frontier = found
+    for _ in range(_MAX_ROUNDS):
+        reached = ties.join(frontier, _ID, "left_semi").select("source", F.col("on_id").alias("job_id")).distinct()
+        frontier = reached.join(found, _ID, "left_anti").localCheckpoint()
+        if frontier.isEmpty():
+            break
+        found = found.unionByName(frontier).localCheckpoint()
+    ties.unpersist()
+    return found
+
+
+def _tell(sink: Sink | None, work: Work, table: str, rows: DataFrame) -> None:
+    if sink is not None:
+        sink(table, rows, work.number)
+

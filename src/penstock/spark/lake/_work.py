@@ -1,0 +1,195 @@
+"""The files of one batch: what is read of the lake, what is staged, and what it replaces."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from penstock.spark.lake._manifest import LakeFile, LakeFolder, Manifest, Staged
+from penstock.spark.tables import EDGES, LAKE_TABLES, LakeTable
+
+__all__ = ["FILE", "Work", "tables"]
+
+#: The column that tells which file a row was read from (`Work.read(with_file=True)`).
+FILE: Final = "_file"
+#: The column by which a table's rows are put into files: the day, or a part of the table.
+_PART: Final = "_part"
+_ROWS_PER_FILE: Final = 500_000
+_ROWS_PER_TASK: Final = 250_000
+_SMALL: Final = 100_000
+_MOST_SMALL: Final = 8
+
+
+def tables() -> tuple[LakeTable, ...]:
+    """Return everything that a lake keeps."""
+    return (*LAKE_TABLES.values(), EDGES)
+
+
+class Work:
+    """A batch on its way into the lake."""
+
+    def __init__(self, spark: SparkSession, folder: LakeFolder, before: Manifest) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.before = before
+        self.number = before.number + 1
+        self._added: dict[str, list[Staged]] = defaultdict(list)
+        self._removed: dict[str, set[str]] = defaultdict(set)
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def files(self, table: LakeTable, parts: Iterable[str] | None = None) -> list[LakeFile]:
+        """Return the files that the lake has of a table, without those that this batch replaces."""
+        wanted = None if parts is None else set(parts)
+        return [
+            file
+            for file in self.before.files(table.name)
+            if file.path not in self._removed[table.name]
+            and file.rows
+            and (wanted is None or file.part in wanted)
+        ]
+
+    def read(self, table: LakeTable, files: Iterable[LakeFile], *, with_file: bool = False) -> DataFrame:
+        """Return the rows of some files, in the columns of their table."""
+        paths = [str(self.folder.location(self.before, file)) for file in files]
+        return self._frame(table, paths, with_file=with_file)
+
+    def staged(self, table: LakeTable) -> DataFrame:
+        """Return the rows that this batch has staged for a table so far."""
+        return self._frame(table, [str(each.staged) for each in self._added[table.name]])
+
+    def now(self, table: LakeTable, parts: Iterable[str] | None = None) -> DataFrame:
+        """Return a table as this batch will leave it."""
+        wanted = None if parts is None else set(parts)
+        paths = [str(self.folder.location(self.before, file)) for file in self.files(table, wanted)]
+        paths += [
+            str(each.staged)
+            for each in self._added[table.name]
+            if wanted is None or each.file.part in wanted
+        ]
+        return self._frame(table, paths)
+
+    def _frame(self, table: LakeTable, paths: list[str], *, with_file: bool = False) -> DataFrame:
+        if not paths:
+            empty = self.spark.createDataFrame([], table.struct())
+            return empty.withColumn(FILE, F.lit("")) if with_file else empty
+        frame = self.spark.read.schema(table.struct()).parquet(*paths)
+        file = [F.col("_metadata.file_path").alias(FILE)] if with_file else []
+        return frame.select(*table.names, *file)
+
+    # -- changing -----------------------------------------------------------------------------------------------
+
+    def stage(self, table: LakeTable, rows: DataFrame, part: str | None = None, *, about: int = 0) -> None:
+        """Write rows of a table into staging.
+
+        Args:
+            part: an expression for the part of the table that a row belongs to: its files hold no other rows.
+            about: how many rows there may be; few are written by few tasks, into few files.
+        """
+        folder = self.folder.new_staging(self.number, table.name)
+        frame = rows.select(*table.names, F.expr(part or "''").alias(_PART))
+        if about:
+            frame = frame.coalesce(math.ceil(about / _ROWS_PER_TASK))
+        if table.name == "events":
+            frame = frame.sortWithinPartitions(_PART, "seq")
+        with _parquet_settings(self.spark):
+            (
+                frame.write.mode("errorifexists")
+                .partitionBy(_PART)
+                .option("compression", "zstd")
+                .option("maxRecordsPerFile", _ROWS_PER_FILE)
+                .parquet(str(folder))
+            )
+        self._take(table, folder)
+
+    def _take(self, table: LakeTable, folder: Path) -> None:
+        for path in sorted(folder.rglob("*.parquet")):
+            part = unquote(path.parent.name.partition("=")[2])
+            part = "" if part == "__HIVE_DEFAULT_PARTITION__" else part
+            rows = pq.read_metadata(path).num_rows
+            if rows:
+                file = LakeFile(self._place(table, part), rows, part)
+                self._added[table.name].append(Staged(path, file))
+
+    def _place(self, table: LakeTable, part: str) -> str:
+        name = f"{self.number:09d}-{len(self._added[table.name]):04d}.parquet"
+        if table.by_day:
+            return f"{table.name}/day={part}/{name}"
+        return f"{table.name}/{part}-{name}" if part else f"{table.name}/{name}"
+
+    def replace(self, table: LakeTable, files: Iterable[LakeFile]) -> None:
+        """Leave files of a table out from now on."""
+        self._removed[table.name].update(file.path for file in files)
+
+    def files_of(self, table: LakeTable, uris: Iterable[str]) -> list[LakeFile]:
+        """Return the files of a table that Spark names by their addresses."""
+        known = {str(self.folder.location(self.before, file)): file for file in self.files(table)}
+        return [known[unquote(urlsplit(uri).path)] for uri in uris]
+
+    def compact(self, table: LakeTable, part: str | None) -> None:
+        """Put the small files of each part of a table together if they have become many."""
+        by_part: dict[str, list[LakeFile]] = defaultdict(list)
+        for file in self.files(table):
+            if file.rows < _SMALL:
+                by_part[file.part].append(file)
+        many = [file for small in by_part.values() if len(small) >= _MOST_SMALL for file in small]
+        if many:
+            self.stage(table, self.read(table, many), part, about=sum(file.rows for file in many))
+            self.replace(table, many)
+
+    def staged_rows(self, table: LakeTable) -> int:
+        return sum(each.file.rows for each in self._added[table.name])
+
+    def staged_parts(self, table: LakeTable) -> set[str]:
+        """Return the parts of a table that this batch has staged rows of."""
+        return {each.file.part for each in self._added[table.name]}
+
+    # -- ending -------------------------------------------------------------------------------------------------
+
+    def commit(self, offsets: dict[str, int]) -> Manifest:
+        """Make the batch part of the lake, and return the lake's new manifest."""
+        after = {table.name: self._after(table) for table in tables()}
+        manifest = Manifest(number=self.number, offsets=self.before.offsets | offsets, tables=after)
+        self.folder.commit(manifest, [each for added in self._added.values() for each in added])
+        return manifest
+
+    def _after(self, table: LakeTable) -> list[LakeFile]:
+        files = self.files(table) + [each.file for each in self._added[table.name]]
+        if files or table is EDGES:
+            return sorted(files)
+        return [self._placeholder(table)]
+
+    def _placeholder(self, table: LakeTable) -> LakeFile:
+        """Return a file without rows, so that a folder without rows can be read like any other."""
+        kept = [file for file in self.before.files(table.name) if not file.rows]
+        if kept:
+            return kept[0]
+        part = "1970-01-01" if table.by_day else ""
+        path = self.folder.new_staging(self.number, table.name).with_suffix(".parquet")
+        schema = to_arrow_schema(table.struct(), timezone="UTC")
+        pq.write_table(schema.empty_table(), path, compression="zstd")
+        file = LakeFile(self._place(table, part), 0, part)
+        self._added[table.name].append(Staged(path, file))
+        return file
+
+
+@contextmanager
+def _parquet_settings(spark: SparkSession) -> Iterator[None]:
+    """Write times as every reader understands them; Spark's own default is its own old way."""
+    name = "spark.sql.parquet.outputTimestampType"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before or "TIMESTAMP_MICROS")
