@@ -10,6 +10,7 @@ from tests.journals import memory_store
 from penstock import FailureCategory, Job, PenstockError, RetryPolicy, Timeouts
 from penstock.backends.base import Backend
 from penstock.job import JobStatus
+from penstock.testing import ManualClock
 
 WORKERS = ("w1", "w2", "w3")
 TAGS = ("red", "blue", "green")
@@ -17,9 +18,15 @@ TAGS = ("red", "blue", "green")
 
 def random_store(seed: int, steps: int = 400, **options: Any) -> Backend:
     """Return a store to which `steps` random things were done; the same seed gives the same store."""
-    rng = random.Random(seed)
     backend, clock = memory_store(**options)
-    ids: list[str] = []
+    stir(backend, clock, seed, steps)
+    return backend
+
+
+def stir(backend: Backend, clock: ManualClock, seed: int, steps: int = 400) -> None:
+    """Do `steps` random things to a store that goes by this clock."""
+    rng = random.Random(seed)
+    ids: list[str] = [job.id for job in backend.list_jobs(limit=1000)]
 
     def job() -> Job:
         job_id = rng.choice(ids) if ids and rng.random() < 0.1 else f"job-{len(ids)}"
@@ -77,7 +84,6 @@ def random_store(seed: int, steps: int = 400, **options: Any) -> Backend:
             rng.choices(verbs, weights)[0][1]()
         except (PenstockError, ExceptionGroup):
             continue
-    return backend
 
 
 def _without_idempotency(job: Job) -> Job:

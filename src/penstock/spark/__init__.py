@@ -16,12 +16,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.spark._session import register, session
+    from penstock.spark.lake import SyncProgress, SyncReport, read_table, sync
+    from penstock.spark.transforms import attempts, flows, hourly, latest
 
-__all__ = ["register", "session"]
+__all__ = [
+    "SyncProgress",
+    "SyncReport",
+    "attempts",
+    "flows",
+    "hourly",
+    "latest",
+    "read_table",
+    "register",
+    "session",
+    "sync",
+]
 
 _HOMES = {
+    "SyncProgress": "lake",
+    "SyncReport": "lake",
+    "attempts": "transforms",
+    "flows": "transforms",
+    "hourly": "transforms",
+    "latest": "transforms",
+    "read_table": "lake",
     "register": "_session",
     "session": "_session",
+    "sync": "lake",
 }
 
 

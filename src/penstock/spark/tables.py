@@ -14,7 +14,7 @@ from penstock.spark.schemas import JOURNAL
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["EDGES", "LAKE_TABLES", "LakeColumn", "LakeTable"]
+__all__ = ["LAKE_TABLES", "LakeColumn", "LakeTable"]
 
 
 class LakeColumn(NamedTuple):
@@ -185,6 +185,7 @@ FLOWS: Final = LakeTable(
         _C("type", "string", "The type of the last job."),
         _C("status", "string", "The status of the last job."),
         _C("jobs", "int", "How many jobs the tree has."),
+        _C("job_ids", "array<string>", "Their ids."),
         _C("depth", "int", "How many jobs the longest chain has."),
         _C("enqueued_at", "timestamp", "When the first of its jobs was stored."),
         _C("ended_at", "timestamp", "When the last job ended; null while it has not."),
@@ -197,14 +198,6 @@ FLOWS: Final = LakeTable(
             "The chain of jobs that decided when the tree ended, first to last: each was set free by the one before.",
         ),
     ),
-)
-
-#: Who waits for whom, kept apart so that no other job need be read to find a tree. Not for users.
-EDGES: Final = LakeTable(
-    "_penstock/edges",
-    "Dependencies, as submitted.",
-    ("source", "job_id", "on_id"),
-    (_SOURCE, _JOB, _C("on_id", "string", "What it waits for.")),
 )
 
 LAKE_TABLES: Final = {table.name: table for table in (EVENTS, ATTEMPTS, JOBS, HOURLY, FLOWS)}

@@ -28,14 +28,13 @@ from typing import Final
 import msgspec
 
 from penstock.errors import BackendError, InvalidArgumentError, shown
-from penstock.spark.tables import EDGES, LAKE_TABLES
+from penstock.spark.tables import LAKE_TABLES
 
 __all__ = ["VERSION", "LakeFile", "LakeFolder", "Manifest", "Staged"]
 
 #: The version of the layout and of the tables. Raise it when a table changes; older lakes are rebuilt from `events`.
 VERSION: Final = 1
 _KEPT_MANIFESTS: Final = 10
-_TABLES: Final = (*LAKE_TABLES, EDGES.name)
 
 
 class LakeFile(msgspec.Struct, frozen=True, order=True):
@@ -216,7 +215,7 @@ class LakeFolder:
                         f"{self.path / path} is missing from the lake; restore it from a backup, or "
                         + (
                             "sync into a new folder"
-                            if table in {"events", "_penstock"}
+                            if table == "events"
                             else f"let `penstock pipeline run --rebuild` make {table} again from events"
                         )
                     )
@@ -255,7 +254,7 @@ class LakeFolder:
         self.repair()
 
     def _strays(self, wanted: set[str]) -> Iterator[Path]:
-        for table in _TABLES:
+        for table in LAKE_TABLES:
             folder = self.path / table
             if folder.is_dir():
                 for path in folder.rglob("*"):

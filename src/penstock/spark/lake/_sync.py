@@ -21,7 +21,7 @@ from penstock.spark.lake._manifest import VERSION, LakeFolder, Manifest
 from penstock.spark.lake._tables import Sink, derive, stage_events
 from penstock.spark.lake._work import Work
 from penstock.spark.source import Survey, surveyed
-from penstock.spark.tables import EDGES, EVENTS, LAKE_TABLES
+from penstock.spark.tables import EVENTS, LAKE_TABLES
 
 __all__ = ["SyncProgress", "SyncReport", "read_table", "sync"]
 
@@ -174,7 +174,7 @@ class _Runner:
         """Make all tables again from the events in the lake."""
         before = self._folder.current()
         work = Work(self._spark, self._folder, before)
-        for table in (*LAKE_TABLES.values(), EDGES):
+        for table in LAKE_TABLES.values():
             if table is not EVENTS:
                 work.replace(table, before.files(table.name))
         rows = before.rows("events")

@@ -7,19 +7,21 @@ what has not, so that jobs that end are moved, and those that ended long ago sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 from typing import Final, NamedTuple, TypeAlias
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.job import FINAL
+from penstock.spark.lake._manifest import LakeFile
 from penstock.spark.lake._work import FILE, Work
-from penstock.spark.tables import ATTEMPTS, EDGES, EVENTS, FLOWS, HOURLY, JOBS
+from penstock.spark.tables import ATTEMPTS, EVENTS, FLOWS, HOURLY, JOBS
 from penstock.spark.transforms._rows import HISTORY, is_amendment, is_final
 from penstock.spark.transforms.attempts import attempts, plain_attempts
 from penstock.spark.transforms.flows import FLOW_FACTS, flows
@@ -41,8 +43,9 @@ _JOB_PART: Final = (
     f"CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN status IN ({_FINALS}) THEN 'ended' ELSE 'open' END"
 )
 _ID: Final = ["source", "job_id"]
-#: The most rounds in which the trees that a batch touches are searched.
-_MAX_ROUNDS: Final = 1_000
+#: Journal rows up to which a batch is small.
+_SMALL_BATCH: Final = 200_000
+_TREE: Final = ("source", "flow_id", "history")
 
 
 class _Facts(NamedTuple):
@@ -60,6 +63,13 @@ def derive(work: Work, new: DataFrame, sink: Sink | None, step: Callable[[str], 
     facts = _facts(new)
     if not facts.rows:
         return
+    with _sized_for(work.spark, facts.rows):
+        _derive(work, new, facts, sink, step)
+
+
+def _derive(
+    work: Work, new: DataFrame, facts: _Facts, sink: Sink | None, step: Callable[[str], None]
+) -> None:
     step("jobs")
     known = _update_jobs(work, new, facts, sink)
     step("attempts")
@@ -74,12 +84,31 @@ def derive(work: Work, new: DataFrame, sink: Sink | None, step: Callable[[str], 
     work.compact(ATTEMPTS, _DAY_OF["attempts"])
     work.compact(JOBS, _JOB_PART)
     work.compact(FLOWS, None)
-    work.compact(EDGES, None)
 
 
 def stage_events(work: Work, rows: DataFrame) -> None:
     """Stage the batch itself."""
     work.stage(EVENTS, rows, _DAY_OF["events"])
+
+
+@contextmanager
+def _sized_for(spark: SparkSession, rows: int) -> Iterator[None]:
+    """Do without the planning in stages that pays off for large batches, if this one is small.
+
+    A small batch takes some thirty small queries. Adaptive planning makes several jobs of each.
+    """
+    if rows > _SMALL_BATCH:
+        yield
+        return
+    settings = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+    before = {name: spark.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, kept in before.items():
+            spark.conf.set(name, kept or "")
 
 
 def _facts(new: DataFrame) -> _Facts:
@@ -247,53 +276,42 @@ def _backlogs(work: Work, floors: dict[str, int]) -> DataFrame | None:
 
 
 def _update_flows(work: Work, new: DataFrame, facts: _Facts, sink: Sink | None) -> None:
+    """Make the trees again that have a job of the batch.
+
+    A tree holds everything that its last job waits for, directly or not. So what a new job waits for is in no tree, or
+    in one with all that it waits for itself: to know which jobs belong together, no tree need be walked.
+    """
+    spoken_of = new.select(*_ID)
+    scopes: list[DataFrame] = []
     if facts.dependent:
         both = F.concat(*(F.coalesce(name, F.array().cast("array<string>")) for name in ("after", "after_any")))
-        edges = new.where(F.col("n") == 1).select(*_ID, F.explode(both).alias("on_id")).distinct()
-        work.stage(EDGES, edges, about=facts.dependent)
-    if not (facts.dependent or work.files(EDGES)):
+        edges = new.where(F.col("n") == 1).select(*_ID, F.explode(both).alias("on_id"))
+        awaited = edges.select("source", F.col("on_id").alias("job_id"))
+        scopes = [edges.select(*_ID), awaited]
+        spoken_of = spoken_of.unionByName(awaited)
+    old: list[LakeFile] = []
+    trees: DataFrame | None = None
+    files = work.files(FLOWS)
+    if files:
+        members = work.read(FLOWS, files, with_file=True).select(
+            *_TREE, "job_ids", FILE, F.explode("job_ids").alias("job_id")
+        )
+        trees = (
+            members.join(spoken_of.distinct(), _ID, "left_semi").dropDuplicates([*_TREE]).localCheckpoint()
+        )
+        old = work.files_of(FLOWS, [row[FILE] for row in trees.select(FILE).distinct().collect()])
+        scopes.append(trees.select("source", F.explode("job_ids").alias("job_id")))
+    if not (old or facts.dependent):
         return
-    touched = _touched_trees(work, new)
-    if touched is None:
-        return
-    # A tree is named after its last job, which is among those touched if any of its jobs is.
-    ids = touched.withColumnRenamed("job_id", "flow_id")
-    tree = ["source", "flow_id"]
-    old = []
-    if work.files(FLOWS):
-        lying = work.read(FLOWS, work.files(FLOWS), with_file=True).select(*tree, FILE)
-        found = lying.join(ids, tree, "left_semi").select(FILE).distinct().collect()
-        old = work.files_of(FLOWS, [row[FILE] for row in found])
-    needed = [column for column in JOBS.names if column in FLOW_FACTS]
-    changed = flows(work.now(JOBS).select(*needed).join(touched, _ID, "left_semi").localCheckpoint())
+    scope = reduce(DataFrame.unionByName, scopes).distinct()
+    changed = flows(work.now(JOBS).select(*FLOW_FACTS).join(scope, _ID, "left_semi"))
     rows = changed
-    if old:
-        rows = rows.unionByName(work.read(FLOWS, old).join(ids, tree, "left_anti"))
+    if old and trees is not None:
+        others = work.read(FLOWS, old).join(trees.select(*_TREE), [*_TREE], "left_anti")
+        rows = rows.unionByName(others)
     work.stage(FLOWS, rows, about=sum(file.rows for file in old) + folded_rows(facts))
     work.replace(FLOWS, old)
     _tell(sink, work, "flows", changed)
-
-
-def _touched_trees(work: Work, new: DataFrame) -> DataFrame | None:
-    """Return the ids of all jobs that are tied to jobs of the batch by dependencies; None if none of these is."""
-    edges = work.now(EDGES)
-    reverse = edges.select("source", F.col("on_id").alias("job_id"), F.col("job_id").alias("on_id"))
-    ties = edges.unionByName(reverse).persist(StorageLevel.MEMORY_AND_DISK)
-    found = (
-        new.select(*_ID).distinct().join(ties.select(*_ID).distinct(), _ID, "left_semi").localCheckpoint()
-    )
-    if found.isEmpty():
-        ties.unpersist()
-        return None
-    frontier = found
-    for _ in range(_MAX_ROUNDS):
-        reached = ties.join(frontier, _ID, "left_semi").select("source", F.col("on_id").alias("job_id")).distinct()
-        frontier = reached.join(found, _ID, "left_anti").localCheckpoint()
-        if frontier.isEmpty():
-            break
-        found = found.unionByName(frontier).localCheckpoint()
-    ties.unpersist()
-    return found
 
 
 def _tell(sink: Sink | None, work: Work, table: str, rows: DataFrame) -> None:

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.spark.lake._manifest import LakeFile, LakeFolder, Manifest, Staged
-from penstock.spark.tables import EDGES, LAKE_TABLES, LakeTable
+from penstock.spark.tables import LAKE_TABLES, LakeTable
 
-__all__ = ["FILE", "Work", "tables"]
+__all__ = ["FILE", "Work"]
 
 #: The column that tells which file a row was read from (`Work.read(with_file=True)`).
 FILE: Final = "_file"
@@ -28,11 +28,6 @@ _ROWS_PER_FILE: Final = 500_000
 _ROWS_PER_TASK: Final = 250_000
 _SMALL: Final = 100_000
 _MOST_SMALL: Final = 8
-
-
-def tables() -> tuple[LakeTable, ...]:
-    """Return everything that a lake keeps."""
-    return (*LAKE_TABLES.values(), EDGES)
 
 
 class Work:
@@ -158,14 +153,14 @@ class Work:
 
     def commit(self, offsets: dict[str, int]) -> Manifest:
         """Make the batch part of the lake, and return the lake's new manifest."""
-        after = {table.name: self._after(table) for table in tables()}
+        after = {table.name: self._after(table) for table in LAKE_TABLES.values()}
         manifest = Manifest(number=self.number, offsets=self.before.offsets | offsets, tables=after)
         self.folder.commit(manifest, [each for added in self._added.values() for each in added])
         return manifest
 
     def _after(self, table: LakeTable) -> list[LakeFile]:
         files = self.files(table) + [each.file for each in self._added[table.name]]
-        if files or table is EDGES:
+        if files:
             return sorted(files)
         return [self._placeholder(table)]
 

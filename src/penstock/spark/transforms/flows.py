@@ -44,7 +44,7 @@ def flows(jobs: DataFrame) -> DataFrame:
         jobs: rows as `latest` returns them; a tree is whole if all its jobs are among them.
     """
     facts = jobs.select(*FLOW_FACTS)
-    links = _critical(edges(facts)).localCheckpoint()
+    links = _critical(edges(facts)).localCheckpoint()  # each level reads them again
     members = _walk(links)
     return _summary(members, facts, links)
 
@@ -160,7 +160,7 @@ def _summary(members: DataFrame, facts: DataFrame, links: DataFrame) -> DataFram
         ).alias("job"),
     )
     trees = steps.groupBy(*_TREE).agg(
-        F.countDistinct("job_id", "history").cast("int").alias("jobs"),
+        F.collect_set(F.struct("job_id", "history")).alias("members"),
         (F.max("level") + 1).cast("int").alias("depth"),
         F.min("enqueued_at").alias("enqueued_at"),
         F.max(F.when(F.col("level") == 0, F.col("type"))).alias("type"),
@@ -182,7 +182,8 @@ def _summary(members: DataFrame, facts: DataFrame, links: DataFrame) -> DataFram
         F.col("flow_history").alias("history"),
         "type",
         "status",
-        "jobs",
+        F.size("members").alias("jobs"),
+        F.array_sort(F.array_distinct(F.transform("members", lambda each: each["job_id"]))).alias("job_ids"),
         "depth",
         "enqueued_at",
         "ended_at",
