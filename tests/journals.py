@@ -114,7 +114,8 @@ class Journal:
         }:
             started = [each for each in self.entries if each.job_id == job_id and each.verb == "claim"]
             defaults |= {"ready_at": started[-1].recorded_at, "started_at": started[-1].recorded_at}
-        entry = JournalEntry(seq=len(self.entries) + 1, job_id=job_id, verb=verb, **(defaults | fields))
+        given = {"seq": len(self.entries) + 1, **defaults, **fields}
+        entry = JournalEntry(job_id=job_id, verb=verb, **given)
         self.entries.append(entry)
         self._last[job_id] = entry
         self.now += timedelta(seconds=1)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.spark._session import register, session
+    from penstock.spark.auditing import audit
     from penstock.spark.lake import SyncProgress, SyncReport, read_table, sync
     from penstock.spark.transforms import attempts, flows, hourly, latest
 
@@ -23,6 +24,7 @@ __all__ = [
     "SyncProgress",
     "SyncReport",
     "attempts",
+    "audit",
     "flows",
     "hourly",
     "latest",
@@ -36,6 +38,7 @@ _HOMES = {
     "SyncProgress": "lake",
     "SyncReport": "lake",
     "attempts": "transforms",
+    "audit": "auditing",
     "flows": "transforms",
     "hourly": "transforms",
     "latest": "transforms",

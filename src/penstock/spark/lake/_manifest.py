@@ -46,11 +46,17 @@ class LakeFile(msgspec.Struct, frozen=True, order=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The lake after a batch."""
+    """The lake after a batch.
+
+    Attributes:
+        offsets: by source, the number of the last journal row that was read.
+        hidden: by source, how many numbers up to there had no row, because it was archived before the lake came.
+    """
 
     number: int = 0
     version: int = VERSION
     offsets: dict[str, int] = {}
+    hidden: dict[str, int] = {}
     tables: dict[str, list[LakeFile]] = {}
 
     def files(self, table: str) -> list[LakeFile]:

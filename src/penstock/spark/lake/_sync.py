@@ -20,7 +20,7 @@ from penstock.spark._session import register
 from penstock.spark.lake._manifest import VERSION, LakeFolder, Manifest
 from penstock.spark.lake._tables import Sink, derive, stage_events
 from penstock.spark.lake._work import Work
-from penstock.spark.source import Survey, surveyed
+from penstock.spark._planning import Survey, by_source
 from penstock.spark.tables import EVENTS, LAKE_TABLES
 
 __all__ = ["SyncProgress", "SyncReport", "read_table", "sync"]
@@ -99,7 +99,7 @@ def sync(
     folder = LakeFolder(lake)
     stopping = stop or threading.Event()
     events = batches = 0
-    surveyed(places, is_journal=True)  # a wrong url makes no folder
+    _surveys(places)  # a wrong url makes no folder
     folder.create()
     with folder.locked():
         folder.repair()
@@ -107,7 +107,7 @@ def sync(
         if rebuild or 0 < folder.current().number and folder.current().version < VERSION:
             runner.rebuild()
         while True:
-            moved = runner.run(surveyed(places, is_journal=True), stopping)
+            moved = runner.run(_surveys(places), stopping)
             events += moved.events
             batches += moved.batches
             if not continuous or stopping.wait(interval):
@@ -180,7 +180,7 @@ class _Runner:
         rows = before.rows("events")
         with _store_errors():
             derive(work, work.now(EVENTS), self._sink, lambda step: self._progress(SyncProgress(step, 0, rows)))
-        work.commit({})
+        work.commit({}, {})
 
     def _next(self, surveys: Iterable[Survey], manifest: Manifest) -> list[_Stretch]:
         """Return the next rows of each store; the limit is shared by those that have some."""
@@ -204,13 +204,19 @@ class _Runner:
         with _store_errors():
             rows = reduce(DataFrame.unionByName, [self._read(stretch) for stretch in stretches])
             stage_events(work, rows)
-            moved = work.staged_rows(EVENTS)
             new = work.staged(EVENTS)
             if self._sink is not None:
                 self._sink("events", new, work.number)
-            derive(work, new, self._sink, step)
+            counts = derive(work, new, self._sink, step)
         step("commit")
-        return work.commit({each.survey.source: each.upto for each in stretches}), moved
+        offsets = {each.survey.source: each.upto for each in stretches}
+        hidden = {}
+        for each in stretches:
+            source = each.survey.source
+            missing = each.upto - each.after - counts.get(source, 0)
+            if missing:
+                hidden[source] = work.before.hidden.get(source, 0) + missing
+        return work.commit(offsets, hidden), sum(counts.values())
 
     def _read(self, stretch: _Stretch) -> DataFrame:
         place = stretch.survey.place
@@ -249,6 +255,15 @@ class _store_errors:  # noqa: N801  # reads as a statement
             told = next((line for line in str(error).splitlines() if "BackendError" in line), "")
             text = told.partition("BackendError:")[2].strip() or "a store could not be read"
             raise BackendError(f"{text}; the lake is as it was after its last batch", retryable=True) from error
+
+
+def _surveys(places: Iterable[Place]) -> list[Survey]:
+    """Ask each store who it is and how far its journal reaches."""
+    found = []
+    for place in places:
+        with place.open_existing() as backend:
+            found.append(Survey.of(place, backend, is_journal=True))
+    return list(by_source(found).values())
 
 
 def _places(url: str | Sequence[str], schema: str) -> list[Place]:

@@ -51,20 +51,27 @@ _TREE: Final = ("source", "flow_id", "history")
 class _Facts(NamedTuple):
     """What a batch holds, asked once, so that what it does not hold costs nothing."""
 
-    rows: int
+    counts: dict[str, int]
     first_hour: dict[str, int]  # in microseconds
     amendments: int
     from_final: int
     dependent: int
 
+    @property
+    def rows(self) -> int:
+        return sum(self.counts.values())
 
-def derive(work: Work, new: DataFrame, sink: Sink | None, step: Callable[[str], None]) -> None:
-    """Bring every table but `events` up to date with new journal rows."""
+
+def derive(
+    work: Work, new: DataFrame, sink: Sink | None, step: Callable[[str], None]
+) -> dict[str, int]:
+    """Bring every table but `events` up to date with new journal rows; return how many each source has."""
     facts = _facts(new)
     if not facts.rows:
-        return
+        return facts.counts
     with _sized_for(work.spark, facts.rows):
         _derive(work, new, facts, sink, step)
+    return facts.counts
 
 
 def _derive(
@@ -130,7 +137,7 @@ def _facts(new: DataFrame) -> _Facts:
         return sum(int(row[name]) for row in found)
 
     return _Facts(
-        total("rows"),
+        {row["source"]: int(row["rows"]) for row in found},
         {row["source"]: row["hour"] for row in found},
         total("amendments"),
         total("from_final"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -142,19 +142,21 @@ class Work:
             self.stage(table, self.read(table, many), part, about=sum(file.rows for file in many))
             self.replace(table, many)
 
-    def staged_rows(self, table: LakeTable) -> int:
-        return sum(each.file.rows for each in self._added[table.name])
-
     def staged_parts(self, table: LakeTable) -> set[str]:
         """Return the parts of a table that this batch has staged rows of."""
         return {each.file.part for each in self._added[table.name]}
 
     # -- ending -------------------------------------------------------------------------------------------------
 
-    def commit(self, offsets: dict[str, int]) -> Manifest:
+    def commit(self, offsets: Mapping[str, int], hidden: Mapping[str, int]) -> Manifest:
         """Make the batch part of the lake, and return the lake's new manifest."""
         after = {table.name: self._after(table) for table in LAKE_TABLES.values()}
-        manifest = Manifest(number=self.number, offsets=self.before.offsets | offsets, tables=after)
+        manifest = Manifest(
+            number=self.number,
+            offsets={**self.before.offsets, **offsets},
+            hidden={**self.before.hidden, **hidden},
+            tables=after,
+        )
         self.folder.commit(manifest, [each for added in self._added.values() for each in added])
         return manifest
 

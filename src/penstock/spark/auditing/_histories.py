@@ -1,0 +1,184 @@
+"""What each job's own rows decide: invariants 1 to 9, 11 and 12. One pass over the rows of each job, in order."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from penstock.job import FINAL, JobStatus
+from penstock.lifecycle import MOVES, Verb
+from penstock.spark.auditing._words import Check, row_text, violations
+from penstock.spark.transforms._rows import REMOVES, TAKES, among, is_final, is_in_flight, is_waiting
+
+__all__ = ["STATE", "checked_rows", "history_checks", "left_over"]
+
+#: What the fold of a job's rows is compared in.
+STATE: Final = (
+    "n",
+    "type",
+    "status",
+    "attempt",
+    "retry_count",
+    "failures",
+    "max_attempts",
+    "priority",
+    "key",
+    "tags",
+    "idempotency_key",
+    "assignee_id",
+    "error_category",
+    "error_code",
+    "error_message",
+)
+_ORIGIN: Final = ("after", "after_any", "parent_id")
+_SEEN: Final = (
+    "seq",
+    "n",
+    "verb",
+    "from_status",
+    "status",
+    "attempt",
+    "assignee_id",
+    "recorded_at",
+    "retry_count",
+    "failures",
+    "due_at",
+)
+_NEEDED: Final = ("source", "job_id", *dict.fromkeys((*_SEEN, *STATE, *_ORIGIN)))
+
+
+def _legal_moves() -> list[str]:
+    """Return the published moves, and the two kinds of rows that keep the status, as texts."""
+    moves = [(move.verb, move.source, move.target) for move in MOVES if move.source is not None]
+    moves += [(verb, status, status) for verb in REMOVES for status in FINAL]
+    moves += [(Verb.UPDATE, status, status) for status in JobStatus if status not in FINAL]
+    return [f"{verb.value}>{source.value}>{target.value}" for verb, source, target in moves]
+
+
+def checked_rows(events: DataFrame) -> DataFrame:
+    """Return the journal with what each row needs to know of the rows before it: one shuffle, one sort."""
+    by_job = Window.partitionBy("source", "job_id").orderBy("seq")
+    so_far = by_job.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    before = by_job.rowsBetween(Window.unboundedPreceding, -1)
+    was = F.lag(F.struct(*_SEEN)).over(by_job)
+    removed = F.coalesce(F.lag(among("verb", REMOVES)).over(by_job), F.lit(True))
+    is_success = (F.col("status") == JobStatus.COMPLETED.value) & ~among("verb", REMOVES)
+    row = F.struct(*_SEEN)
+    rows = events.select(*_NEEDED).select(
+        *_NEEDED,
+        was.alias("was"),
+        removed.alias("begins"),
+        F.last(F.when(is_success, row), ignorenulls=True).over(before).alias("success"),
+        F.lead("seq").over(by_job).isNull().alias("is_end"),
+    )
+    origin = F.struct("seq", "failures", "max_attempts", *_ORIGIN)
+    return rows.withColumns(
+        {
+            "origin": F.last(F.when(F.col("begins"), origin), ignorenulls=True).over(so_far),
+            "history": F.sum(F.col("begins").cast("int")).over(so_far).cast("int"),
+            "is_last": F.col("is_end") | among("verb", REMOVES),
+        }
+    ).drop("is_end")
+
+
+def history_checks(rows: DataFrame, cut: list[str]) -> DataFrame:
+    """Return what rows of `checked_rows` break.
+
+    Args:
+        cut: the sources from which histories were archived: a job may go on after its history has left the journal.
+    """
+    begins, was = F.col("begins"), F.col("was")
+    here, there = row_text(), row_text("was.")
+    both = F.concat_ws("; ", there, here)
+    move = F.concat_ws(">", "verb", "from_status", "status")
+    is_legal = F.coalesce(move.isin(_legal_moves()), F.lit(False)) & F.col("from_status").isNotNull()
+    is_cut = F.col("source").isin(cut) & (F.col("n") > 1) & (F.col("verb") != Verb.ENQUEUE.value)
+    is_proper = (
+        (F.col("verb") == Verb.ENQUEUE.value) & (F.col("n") == 1) & F.col("from_status").isNull()
+    )
+    is_again = ~begins & (F.col("verb") == Verb.ENQUEUE.value)
+    steps = ~begins & ~is_again
+    takes = among("verb", TAKES)
+    starts_elsewhere = ~F.col("from_status").eqNullSafe(was["status"])
+    limit = F.greatest("origin.max_attempts", "origin.failures")
+    is_over = F.col("origin.max_attempts").isNotNull() & (F.col("failures") > limit)
+    was_over = ~begins & (was["failures"] > limit)
+
+    def text(*parts: str | Column) -> Column:
+        return F.concat(*(F.lit(part) if isinstance(part, str) else _shown(part) for part in parts))
+
+    verb = F.col("verb")
+    may_not = text(verb, " may not lead from ", was["status"], " to ", F.col("status"))
+    checks: list[Check] = [
+        (
+            1,
+            begins & ~is_cut & ~is_proper,
+            text("the history does not begin with enqueue, n = 1"),
+            here,
+        ),
+        (
+            1,
+            begins & is_cut & ~(is_final("from_status") & is_legal),
+            text("its beginning is missing, and it had not ended there"),
+            here,
+        ),
+        (1, is_again, text("enqueued again without removal"), both),
+        (2, steps & (F.col("n") != was["n"] + 1), text("n goes from ", was["n"], " to ", F.col("n")), both),
+        (3, steps & starts_elsewhere, text(verb, " starts from ", F.col("from_status")), both),
+        (3, steps & ~starts_elsewhere & ~is_legal & ~is_final("was.status"), may_not, both),
+        (4, steps & ~starts_elsewhere & ~is_legal & is_final("was.status"), may_not, both),
+        (
+            5,
+            steps & (F.col("attempt") != was["attempt"] + takes.cast("int")),
+            text(verb, " takes attempt from ", was["attempt"], " to ", F.col("attempt")),
+            both,
+        ),
+        (6, steps & takes & is_in_flight("was.status"), text("taken while an attempt holds it"), both),
+        (
+            7,
+            steps & ~takes & ~F.col("assignee_id").eqNullSafe(was["assignee_id"]),
+            text(verb, " changes the assignee"),
+            both,
+        ),
+        (
+            7,
+            steps & ((F.col("retry_count") < was["retry_count"]) | (F.col("failures") < was["failures"])),
+            text(verb, " takes a counter back"),
+            both,
+        ),
+        (
+            8,
+            (F.col("status") == JobStatus.COMPLETED.value)
+            & ~among("verb", REMOVES)
+            & (F.col("success.seq") >= F.col("origin.seq")),
+            text("succeeded twice"),
+            F.concat_ws("; ", row_text("success."), here),
+        ),
+        (
+            11,
+            is_over & ~was_over,
+            text(F.col("failures"), " counted failures of ", F.col("origin.max_attempts"), " allowed"),
+            here,
+        ),
+        (
+            12,
+            steps & (verb == Verb.CLAIM.value) & (F.col("recorded_at") < was["due_at"]),
+            text("claimed before ", was["due_at"].cast("string")),
+            both,
+        ),
+    ]
+    return violations(rows, checks)
+
+
+def left_over(rows: DataFrame, drained_at: datetime) -> DataFrame:
+    """Return the jobs that could have run by then and have not ended (invariant 9)."""
+    is_future = is_waiting() & F.coalesce(F.col("due_at") > F.lit(drained_at), F.lit(False))
+    is_left = F.col("is_last") & ~among("verb", REMOVES) & ~is_final() & ~is_future
+    return violations(rows, [(9, is_left, F.concat(F.lit("is left "), F.col("status")), row_text())])
+
+
+def _shown(column: Column) -> Column:
+    return F.coalesce(column.cast("string"), F.lit("nothing"))

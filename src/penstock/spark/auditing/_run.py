@@ -1,0 +1,170 @@
+"""Read a journal, from a store or a lake, and let every check look at it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from functools import reduce
+from typing import Final, NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F
+
+from penstock.job import JournalArchive
+from penstock.policy import duration
+from penstock.spark._places import Place
+from penstock.spark._planning import Survey
+from penstock.spark._session import register
+from penstock.spark.auditing._fold import fold_checks
+from penstock.spark.auditing._histories import STATE, checked_rows, history_checks, left_over
+from penstock.spark.auditing._keys import idempotency_checks, key_checks
+from penstock.spark.auditing._sequence import sequence_checks
+from penstock.spark.auditing._words import COLUMNS
+from penstock.spark.lake._manifest import LakeFolder
+from penstock.spark.lake._sync import read_table
+from penstock.spark.schemas import JOBS
+
+__all__ = ["Audit", "Subject", "audit", "check_events", "run_audit"]
+
+_SCHEMES: Final = ("sqlite:", "postgresql:", "postgres:", "memory:")
+_ORIGIN: Final = ("after", "after_any", "parent_id")
+
+
+class Audit(NamedTuple):
+    """What an audit found.
+
+    Attributes:
+        violations: `invariant, source, job_id, attempt, seq, detail`, one row each.
+        events: how many journal rows it saw.
+        archived: what was removed from each journal, and could not be seen.
+    """
+
+    violations: DataFrame
+    events: int
+    archived: Mapping[str, JournalArchive]
+
+
+class Subject(NamedTuple):
+    """A journal, the jobs it should fold to, what is missing from it, and how far it reached when those were read."""
+
+    events: DataFrame
+    stored: DataFrame | None
+    archived: dict[str, JournalArchive]
+    read_after: dict[str, int] | None
+
+
+def audit(
+    spark: SparkSession,
+    url_or_lake: str | os.PathLike[str],
+    *,
+    drained_at: datetime | None = None,
+    idempotency_window: timedelta | float = timedelta(hours=24),
+    clock_slack: timedelta | float = timedelta(seconds=1),
+    store_schema: str = "penstock",
+) -> DataFrame:
+    """Return every invariant that a journal breaks: `invariant, source, job_id, attempt, seq, detail`; no row is good.
+
+    `detail` says what is wrong and, in brackets, the shortest run of rows that shows it. The invariants are those of
+    `INVARIANTS`; the legal moves are the published table. A store may be written to meanwhile.
+
+    Args:
+        spark: a session.
+        url_or_lake: a store's url, or a lake's folder.
+        drained_at: when given, no job may be left that could have run by then (invariant 9).
+        idempotency_window: the store's option of this name.
+        clock_slack: how far recorded times may go back.
+        store_schema: of a PostgreSQL store.
+
+    Raises:
+        InvalidArgumentError: neither a url nor a lake.
+        BackendError: the store or the lake cannot be read.
+    """
+    return run_audit(
+        spark,
+        url_or_lake,
+        drained_at=drained_at,
+        idempotency_window=idempotency_window,
+        clock_slack=clock_slack,
+        store_schema=store_schema,
+    ).violations
+
+
+def run_audit(
+    spark: SparkSession,
+    url_or_lake: str | os.PathLike[str],
+    *,
+    drained_at: datetime | None = None,
+    idempotency_window: timedelta | float = timedelta(hours=24),
+    clock_slack: timedelta | float = timedelta(seconds=1),
+    store_schema: str = "penstock",
+) -> Audit:
+    """Do what `audit` does, and also return how much was looked at and what could not be."""
+    window = duration(idempotency_window, "idempotency_window")
+    slack = duration(clock_slack, "clock_slack")
+    target = os.fspath(url_or_lake)
+    if target.startswith(_SCHEMES):
+        subject = _of_store(spark, Place.of(target, store_schema))
+    else:
+        subject = _of_lake(spark, target)
+    return check_events(subject, window, slack, drained_at)
+
+
+def check_events(
+    subject: Subject, window: timedelta, slack: timedelta, drained_at: datetime | None
+) -> Audit:
+    """Let every check look at a journal."""
+    events, archived = subject.events, subject.archived
+    cut = [source for source, each in archived.items() if each.rows]
+    # Asked twice: for what each row breaks, and for what the last rows say.
+    rows = checked_rows(events).persist(StorageLevel.DISK_ONLY)
+    found = [
+        history_checks(rows, cut),
+        sequence_checks(events, archived, slack),
+        idempotency_checks(events, window),
+        key_checks(events, cut),
+    ]
+    if drained_at is not None:
+        found.append(left_over(rows, drained_at))
+    if subject.stored is not None:
+        found.append(fold_checks(rows, subject.stored, archived, subject.read_after))
+    violations = reduce(DataFrame.unionByName, found).select(*COLUMNS).orderBy("source", "seq").localCheckpoint()
+    number = rows.count()
+    rows.unpersist()
+    return Audit(violations, number, archived)
+
+
+def _of_lake(spark: SparkSession, path: str) -> Subject:
+    folder = LakeFolder(path)
+    folder.check()
+    manifest = folder.current()
+    hidden = {
+        source: JournalArchive(histories=rows, rows=rows, upto=manifest.offsets[source])
+        for source, rows in manifest.hidden.items()
+    }
+    stored = read_table(spark, path, "jobs").select("source", "job_id", "history", *STATE, *_ORIGIN)
+    return Subject(read_table(spark, path, "events"), stored, hidden, None)
+
+
+def _of_store(spark: SparkSession, place: Place) -> Subject:
+    register(spark)
+    with place.open_existing() as backend:
+        before = Survey.of(place, backend, is_journal=True)
+    stored = _stored_jobs(spark, place).localCheckpoint()
+    with place.open_existing() as backend:
+        after = Survey.of(place, backend, is_journal=True)
+        archive = backend.get_archive()
+    events = _read(spark, place).load().where(F.col("seq") <= after.last)
+    return Subject(events, stored, {after.source: archive}, {before.source: before.last})
+
+
+def _stored_jobs(spark: SparkSession, place: Place) -> DataFrame:
+    names = {"source", "id", "retry", *STATE, *_ORIGIN}
+    wanted = ", ".join(f"`{each.name}` {each.type}" for each in JOBS.columns if each.name in names)
+    jobs = _read(spark, place).option("table", "jobs").schema(wanted).load()
+    return jobs.withColumn("max_attempts", F.col("retry.max_attempts")).withColumnRenamed("id", "job_id").drop("retry")
+
+
+def _read(spark: SparkSession, place: Place) -> DataFrameReader:
+    return spark.read.format("penstock").option("url", place.url).option("storeSchema", place.schema)

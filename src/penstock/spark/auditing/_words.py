@@ -1,0 +1,86 @@
+"""What a violation says: one frame of six columns, made from pairs of conditions and texts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+__all__ = ["COLUMNS", "INVARIANTS", "Check", "row_text", "violations"]
+
+#: The invariants by number, as the journal's checker for tests has them too.
+INVARIANTS: Final = {
+    1: "origin",
+    2: "no hole",
+    3: "machine",
+    4: "terminal stays",
+    5: "fence grows",
+    6: "one holder",
+    7: "no late effect",
+    8: "one success",
+    9: "nothing lost",
+    11: "bounded retries",
+    12: "never early",
+    13: "unique",
+    14: "group limit",
+    23: "state is the fold",
+    25: "time sane",
+}
+
+COLUMNS: Final = ("invariant", "source", "job_id", "attempt", "seq", "detail")
+
+#: The number of an invariant, when it is broken, what to say, and the rows that show it.
+Check = tuple[int, Column, Column, Column]
+
+
+def violations(rows: DataFrame, checks: list[Check]) -> DataFrame:
+    """Return a row for every check that a row breaks; the rows have `source, job_id, attempt, seq`."""
+    found = F.array_compact(
+        F.array(
+            *(
+                F.when(
+                    F.coalesce(broken, F.lit(False)),
+                    F.struct(
+                        F.lit(number).alias("invariant"),
+                        F.concat(said, F.lit(" ["), shown, F.lit("]")).alias("detail"),
+                    ),
+                )
+                for number, broken, said, shown in checks
+            )
+        )
+    )
+    kept = rows.select("source", "job_id", "attempt", "seq", found.alias("found"))
+    return (
+        kept.where(F.size("found") > 0)
+        .select("source", "job_id", "attempt", "seq", F.explode("found").alias("found"))
+        .select("found.invariant", "source", "job_id", "attempt", "seq", "found.detail")
+    )
+
+
+def row_text(prefix: str = "") -> Column:
+    """Return a journal row in a few words; null where there is no row."""
+
+    def of(name: str) -> Column:
+        return F.col(f"{prefix}{name}")
+
+    return F.when(
+        of("seq").isNotNull(),
+        F.concat(
+            F.lit("seq "),
+            of("seq"),
+            F.lit(", n "),
+            of("n"),
+            F.lit(": "),
+            of("verb"),
+            F.lit(" "),
+            F.coalesce(of("from_status"), F.lit("nothing")),
+            F.lit(" → "),
+            of("status"),
+            F.lit(", attempt "),
+            of("attempt"),
+            F.coalesce(F.concat(F.lit(" of "), of("assignee_id")), F.lit("")),
+            F.lit(", "),
+            F.date_format(of("recorded_at"), "yyyy-MM-dd HH:mm:ss.SSSSSS"),
+        ),
+    )
