@@ -13,6 +13,7 @@ from penstock.testing import ManualClock
 
 START = datetime(2026, 11, 16, 9, 30, tzinfo=UTC)
 
+
 def _arrow_schema() -> Any:
     import pyarrow as pa
 
@@ -21,7 +22,9 @@ def _arrow_schema() -> Any:
         "seq": pa.int64(),
         **dict.fromkeys(("recorded_at", "due_at", "ready_at", "started_at"), moment),
         **dict.fromkeys(("key", "tags", "after", "after_any"), strings),
-        **dict.fromkeys(("n", "attempt", "retry_count", "failures", "max_attempts", "priority", "progress"), pa.int32()),
+        **dict.fromkeys(
+            ("n", "attempt", "retry_count", "failures", "max_attempts", "priority", "progress"), pa.int32()
+        ),
     }
     names = ("source", *JournalEntry.__struct_fields__)
     return pa.schema([(name, kinds.get(name, pa.string())) for name in names])
@@ -103,15 +106,33 @@ class Journal:
             "error_message": "",
             "progress": 0,
         }
-        kept = ("type", "attempt", "retry_count", "failures", "max_attempts", "key", "tags", "idempotency_key")
+        kept = (
+            "type",
+            "attempt",
+            "retry_count",
+            "failures",
+            "max_attempts",
+            "key",
+            "tags",
+            "idempotency_key",
+        )
         if previous is not None:
             defaults |= {name: getattr(previous, name) for name in (*kept, "assignee_id")}
         if verb in {"claim", "restart"}:
-            defaults |= {"attempt": defaults["attempt"] + 1, "assignee_id": "worker-1", "status": JobStatus.RUNNING}
-        elif previous is not None and before in {"running", "cancelling"} and defaults["status"] not in {
-            "running",
-            "cancelling",
-        }:
+            defaults |= {
+                "attempt": defaults["attempt"] + 1,
+                "assignee_id": "worker-1",
+                "status": JobStatus.RUNNING,
+            }
+        elif (
+            previous is not None
+            and before in {"running", "cancelling"}
+            and defaults["status"]
+            not in {
+                "running",
+                "cancelling",
+            }
+        ):
             started = [each for each in self.entries if each.job_id == job_id and each.verb == "claim"]
             defaults |= {"ready_at": started[-1].recorded_at, "started_at": started[-1].recorded_at}
         given = {"seq": len(self.entries) + 1, **defaults, **fields}

@@ -7,7 +7,7 @@ it (`python -m penstock.spark.tables`).
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from penstock.spark.schemas import JOURNAL
 
@@ -48,7 +48,8 @@ class LakeTable(NamedTuple):
         """Return the columns of its files as Spark's schema."""
         from pyspark.sql.types import StructType  # noqa: PLC0415  # the page of reference needs no Spark
 
-        return StructType.fromDDL(", ".join(f"`{each.name}` {each.type}" for each in self.columns))
+        ddl = ", ".join(f"`{each.name}` {each.type}" for each in self.columns)
+        return cast("StructType", StructType.fromDDL(ddl))
 
 
 _C = LakeColumn
@@ -151,7 +152,11 @@ HOURLY: Final = LakeTable(
         _C("attempts", "bigint", "Attempts that ended in this hour."),
         _C("completed", "bigint", "Those that completed their job."),
         _C("failed", "bigint", "Those that ended their job as failed or dead."),
-        _C("retried", "bigint", "Those that failed, were lost or handed back, and left the job to be tried again."),
+        _C(
+            "retried",
+            "bigint",
+            "Those that failed, were lost or handed back, and left the job to be tried again.",
+        ),
         _C("stopped", "bigint", "Those that were stopped or cancelled."),
         _C("failure_rate", "double", "`failed` / `attempts`."),
         _C("retry_rate", "double", "`retried` / `attempts`."),

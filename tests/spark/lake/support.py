@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+from tests.journals import START, entries_of, frame_of_all, rows_of
+from tests.machine_journals import stir
+
 import penstock
 from penstock.spark import attempts, flows, hourly, latest, read_table
 from penstock.testing import ManualClock
-from tests.journals import START, entries_of, frame_of_all, rows_of
-from tests.machine_journals import stir
 
 TABLES = ("events", "attempts", "jobs", "hourly", "flows")
 SKETCHES = {"wait_sketch", "run_sketch"}
@@ -50,4 +51,6 @@ def assert_lake_is(spark: Any, lake: Path, stores: list[RandomStore]) -> None:
 
 
 def files_of(lake: Path) -> dict[str, int]:
-    return {str(path.relative_to(lake)): path.stat().st_mtime_ns for path in lake.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(lake)): path.stat().st_mtime_ns for path in lake.rglob("*") if path.is_file()
+    }

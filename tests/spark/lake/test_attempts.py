@@ -11,10 +11,25 @@ from penstock import FailureCategory, Job, RetryPolicy
 from penstock.job import JobStatus, JournalEntry
 from penstock.spark.transforms import attempts
 
-COLUMNS = (
-    "source, job_id, history, attempt, type, key, tags, assignee_id, ready_at, started_at, ended_at, "
-    "wait_seconds, run_seconds, outcome, error_category, error_code, error_message"
-).split(", ")
+COLUMNS = [
+    "source",
+    "job_id",
+    "history",
+    "attempt",
+    "type",
+    "key",
+    "tags",
+    "assignee_id",
+    "ready_at",
+    "started_at",
+    "ended_at",
+    "wait_seconds",
+    "run_seconds",
+    "outcome",
+    "error_category",
+    "error_code",
+    "error_message",
+]
 
 SCENARIOS: dict[str, Callable[[], list[JournalEntry]]] = {}
 

@@ -61,9 +61,9 @@ def fold_checks(
     both = told.join(kept, on, "full_outer")
     newer = _since(read_after, "seq")
     unseen = F.row_number().over(Window.partitionBy("source", "is_unseen").orderBy("job_id"))
-    placed = both.withColumn(
-        "is_unseen", F.col("told").isNull() & is_final("kept.status")
-    ).withColumn("number", unseen)
+    placed = both.withColumn("is_unseen", F.col("told").isNull() & is_final("kept.status")).withColumn(
+        "number", unseen
+    )
     hidden = _hidden(archived)
     alone = F.when(
         F.col("kept").isNull() & ~_since(read_after, "first_seq"), F.lit("is in the journal alone")
@@ -83,9 +83,12 @@ def fold_checks(
         "job_id",
         attempt.alias("attempt"),
         "seq",
-        F.concat(detail, F.lit(" ["), F.coalesce(F.concat(F.lit("seq "), F.col("seq")), F.lit("no row")), F.lit("]")).alias(
-            "detail"
-        ),
+        F.concat(
+            detail,
+            F.lit(" ["),
+            F.coalesce(F.concat(F.lit("seq "), F.col("seq")), F.lit("no row")),
+            F.lit("]"),
+        ).alias("detail"),
     )
     return found.where(F.col("detail").isNotNull()).select(*COLUMNS)
 

@@ -96,9 +96,7 @@ def history_checks(rows: DataFrame, cut: list[str]) -> DataFrame:
     move = F.concat_ws(">", "verb", "from_status", "status")
     is_legal = F.coalesce(move.isin(_legal_moves()), F.lit(False)) & F.col("from_status").isNotNull()
     is_cut = F.col("source").isin(cut) & (F.col("n") > 1) & (F.col("verb") != Verb.ENQUEUE.value)
-    is_proper = (
-        (F.col("verb") == Verb.ENQUEUE.value) & (F.col("n") == 1) & F.col("from_status").isNull()
-    )
+    is_proper = (F.col("verb") == Verb.ENQUEUE.value) & (F.col("n") == 1) & F.col("from_status").isNull()
     is_again = ~begins & (F.col("verb") == Verb.ENQUEUE.value)
     steps = ~begins & ~is_again
     takes = among("verb", TAKES)

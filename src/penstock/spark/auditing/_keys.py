@@ -30,9 +30,7 @@ def idempotency_checks(events: DataFrame, window: timedelta) -> DataFrame:
     by_key = Window.partitionBy("source", "type", "idempotency_key").orderBy("seq")
     before = by_key.rowsBetween(Window.unboundedPreceding, -1)
     is_new = F.col("verb") == Verb.ENQUEUE.value
-    held = rows.withColumn(
-        "holder", F.last(F.when(is_new, F.struct(*_ROW)), ignorenulls=True).over(before)
-    )
+    held = rows.withColumn("holder", F.last(F.when(is_new, F.struct(*_ROW)), ignorenulls=True).over(before))
     frees = among("verb", REMOVES) & (F.col("job_id") == F.col("holder.job_id"))
     freed = held.withColumn("freed", F.last(F.when(frees, F.col("seq")), ignorenulls=True).over(before))
     is_free = F.coalesce(F.col("freed") > F.col("holder.seq"), F.lit(False))
@@ -160,9 +158,9 @@ def _may_pass(events: DataFrame, cut: list[str]) -> DataFrame:
         .join(parents, ["source", "parent_id"], "left")
         .groupBy(*_ID, "seq")
         .agg(
-            F.max_by(
-                "status", F.when(F.col("parent_seq") < F.col("seq"), F.col("parent_seq"))
-            ).alias("status"),
+            F.max_by("status", F.when(F.col("parent_seq") < F.col("seq"), F.col("parent_seq"))).alias(
+                "status"
+            ),
             F.count("parent_seq").alias("known"),
         )
     )

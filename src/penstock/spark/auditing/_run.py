@@ -111,9 +111,7 @@ def run_audit(
     return check_events(subject, window, slack, drained_at)
 
 
-def check_events(
-    subject: Subject, window: timedelta, slack: timedelta, drained_at: datetime | None
-) -> Audit:
+def check_events(subject: Subject, window: timedelta, slack: timedelta, drained_at: datetime | None) -> Audit:
     """Let every check look at a journal."""
     events, archived = subject.events, subject.archived
     cut = [source for source, each in archived.items() if each.rows]
@@ -129,7 +127,9 @@ def check_events(
         found.append(left_over(rows, drained_at))
     if subject.stored is not None:
         found.append(fold_checks(rows, subject.stored, archived, subject.read_after))
-    violations = reduce(DataFrame.unionByName, found).select(*COLUMNS).orderBy("source", "seq").localCheckpoint()
+    violations = (
+        reduce(DataFrame.unionByName, found).select(*COLUMNS).orderBy("source", "seq").localCheckpoint()
+    )
     number = rows.count()
     rows.unpersist()
     return Audit(violations, number, archived)
@@ -163,7 +163,11 @@ def _stored_jobs(spark: SparkSession, place: Place) -> DataFrame:
     names = {"source", "id", "retry", *STATE, *_ORIGIN}
     wanted = ", ".join(f"`{each.name}` {each.type}" for each in JOBS.columns if each.name in names)
     jobs = _read(spark, place).option("table", "jobs").schema(wanted).load()
-    return jobs.withColumn("max_attempts", F.col("retry.max_attempts")).withColumnRenamed("id", "job_id").drop("retry")
+    return (
+        jobs.withColumn("max_attempts", F.col("retry.max_attempts"))
+        .withColumnRenamed("id", "job_id")
+        .drop("retry")
+    )
 
 
 def _read(spark: SparkSession, place: Place) -> DataFrameReader:

@@ -85,9 +85,7 @@ def _told(
     allowed = _by_source({source: each.rows for source, each in archived.items()})
     upto = _by_source({source: each.upto for source, each in archived.items()})
     is_hole = (
-        (F.col("gap") < 0)
-        | (F.col("missing") > allowed)
-        | ((F.col("gap") > 0) & (F.col("seq") > upto + 1))
+        (F.col("gap") < 0) | (F.col("missing") > allowed) | ((F.col("gap") > 0) & (F.col("seq") > upto + 1))
     )
     goes_back = F.col("recorded_at") < F.col("latest") - F.expr(f"INTERVAL {_micros(slack)} MICROSECOND")
     said = F.when(F.col("gap") < 0, F.lit("its number stands twice")).otherwise(

@@ -27,7 +27,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import BackendError, InvalidArgumentError, shown
+from penstock.errors import BackendError, InvalidArgumentError
 from penstock.spark.tables import LAKE_TABLES
 
 __all__ = ["VERSION", "LakeFile", "LakeFolder", "Manifest", "Staged"]
@@ -82,7 +82,7 @@ class Staged(msgspec.Struct, frozen=True):
 class LakeFolder:
     """A lake's folder on a disk that driver and executors share."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
         self._own = self.path / "_penstock"
 
@@ -319,7 +319,9 @@ def _write_whole(path: Path, data: bytes, *, exclusive: bool = False) -> None:
         else:
             temporary.replace(path)
     except FileExistsError:
-        raise BackendError(f"another pipeline has written {path}; run this one again", retryable=True) from None
+        raise BackendError(
+            f"another pipeline has written {path}; run this one again", retryable=True
+        ) from None
     finally:
         temporary.unlink(missing_ok=True)
     _flush(path.parent)

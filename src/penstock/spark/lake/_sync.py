@@ -16,11 +16,11 @@ from pyspark.sql import functions as F
 
 from penstock.errors import BackendError, InvalidArgumentError, shown
 from penstock.spark._places import Place
+from penstock.spark._planning import Survey, by_source
 from penstock.spark._session import register
 from penstock.spark.lake._manifest import VERSION, LakeFolder, Manifest
 from penstock.spark.lake._tables import Sink, derive, stage_events
 from penstock.spark.lake._work import Work
-from penstock.spark._planning import Survey, by_source
 from penstock.spark.tables import EVENTS, LAKE_TABLES
 
 __all__ = ["SyncProgress", "SyncReport", "read_table", "sync"]
@@ -104,7 +104,7 @@ def sync(
     with folder.locked():
         folder.repair()
         runner = _Runner(spark, folder, events_per_batch, sink, progress)
-        if rebuild or 0 < folder.current().number and folder.current().version < VERSION:
+        if rebuild or (folder.current().number > 0 and folder.current().version < VERSION):
             runner.rebuild()
         while True:
             moved = runner.run(_surveys(places), stopping)
@@ -179,7 +179,9 @@ class _Runner:
                 work.replace(table, before.files(table.name))
         rows = before.rows("events")
         with _store_errors():
-            derive(work, work.now(EVENTS), self._sink, lambda step: self._progress(SyncProgress(step, 0, rows)))
+            derive(
+                work, work.now(EVENTS), self._sink, lambda step: self._progress(SyncProgress(step, 0, rows))
+            )
         work.commit({}, {})
 
     def _next(self, surveys: Iterable[Survey], manifest: Manifest) -> list[_Stretch]:
@@ -254,7 +256,9 @@ class _store_errors:  # noqa: N801  # reads as a statement
         if isinstance(error, PySparkException) and "BackendError" in str(error):
             told = next((line for line in str(error).splitlines() if "BackendError" in line), "")
             text = told.partition("BackendError:")[2].strip() or "a store could not be read"
-            raise BackendError(f"{text}; the lake is as it was after its last batch", retryable=True) from error
+            raise BackendError(
+                f"{text}; the lake is as it was after its last batch", retryable=True
+            ) from error
 
 
 def _surveys(places: Iterable[Place]) -> list[Survey]:

@@ -62,9 +62,7 @@ class _Facts(NamedTuple):
         return sum(self.counts.values())
 
 
-def derive(
-    work: Work, new: DataFrame, sink: Sink | None, step: Callable[[str], None]
-) -> dict[str, int]:
+def derive(work: Work, new: DataFrame, sink: Sink | None, step: Callable[[str], None]) -> dict[str, int]:
     """Bring every table but `events` up to date with new journal rows; return how many each source has."""
     facts = _facts(new)
     if not facts.rows:
@@ -257,7 +255,9 @@ def _update_hourly(work: Work, floors: dict[str, int], sink: Sink | None) -> Non
 
 def _days(work: Work, first: str) -> list[str]:
     named = {file.part for table in (ATTEMPTS, EVENTS) for file in work.files(table)}
-    return sorted({day for day in named if day >= first} | work.staged_parts(ATTEMPTS) | work.staged_parts(EVENTS))
+    return sorted(
+        {day for day in named if day >= first} | work.staged_parts(ATTEMPTS) | work.staged_parts(EVENTS)
+    )
 
 
 def _since(column: str, floors: dict[str, int]) -> Column:
@@ -291,7 +291,9 @@ def _update_flows(work: Work, new: DataFrame, facts: _Facts, sink: Sink | None) 
     spoken_of = new.select(*_ID)
     scopes: list[DataFrame] = []
     if facts.dependent:
-        both = F.concat(*(F.coalesce(name, F.array().cast("array<string>")) for name in ("after", "after_any")))
+        both = F.concat(
+            *(F.coalesce(name, F.array().cast("array<string>")) for name in ("after", "after_any"))
+        )
         edges = new.where(F.col("n") == 1).select(*_ID, F.explode(both).alias("on_id"))
         awaited = edges.select("source", F.col("on_id").alias("job_id"))
         scopes = [edges.select(*_ID), awaited]
@@ -324,4 +326,3 @@ def _update_flows(work: Work, new: DataFrame, facts: _Facts, sink: Sink | None) 
 def _tell(sink: Sink | None, work: Work, table: str, rows: DataFrame) -> None:
     if sink is not None:
         sink(table, rows, work.number)
-

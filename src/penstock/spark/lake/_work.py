@@ -68,9 +68,7 @@ class Work:
         wanted = None if parts is None else set(parts)
         paths = [str(self.folder.location(self.before, file)) for file in self.files(table, wanted)]
         paths += [
-            str(each.staged)
-            for each in self._added[table.name]
-            if wanted is None or each.file.part in wanted
+            str(each.staged) for each in self._added[table.name] if wanted is None or each.file.part in wanted
         ]
         return self._frame(table, paths)
 

@@ -57,6 +57,6 @@ def is_amendment() -> Column:
 
 
 def seconds_between(begin: str, end: str) -> Column:
-    """Return the time between two moments; never negative, though a clock may be set back."""
+    """Return the time between two moments, null if one is unknown; never negative, though a clock may be set back."""
     micros = F.unix_micros(F.col(end)) - F.unix_micros(F.col(begin))
-    return F.greatest(micros, F.lit(0)) / F.lit(1_000_000.0)
+    return F.when(micros < 0, F.lit(0.0)).otherwise(micros / F.lit(1_000_000.0))

@@ -56,8 +56,12 @@ def edges(jobs: DataFrame) -> DataFrame:
         "first_seq",
         F.explode(
             F.concat(
-                F.transform(_list("after"), lambda on: F.struct(F.lit("after").alias("kind"), on.alias("on_id"))),
-                F.transform(_list("after_any"), lambda on: F.struct(F.lit("any").alias("kind"), on.alias("on_id"))),
+                F.transform(
+                    _list("after"), lambda on: F.struct(F.lit("after").alias("kind"), on.alias("on_id"))
+                ),
+                F.transform(
+                    _list("after_any"), lambda on: F.struct(F.lit("any").alias("kind"), on.alias("on_id"))
+                ),
             )
         ).alias("edge"),
     ).select(*HISTORY, "first_seq", "edge.kind", "edge.on_id")
@@ -94,7 +98,9 @@ def _critical(links: DataFrame) -> DataFrame:
         )
     )
     chosen = F.row_number().over(
-        Window.partitionBy(*HISTORY).orderBy(F.when(F.col("rank") == 1, 0).otherwise(1), F.desc("ended"), "on_id")
+        Window.partitionBy(*HISTORY).orderBy(
+            F.when(F.col("rank") == 1, 0).otherwise(1), F.desc("ended"), "on_id"
+        )
     )
     return (
         links.withColumn("ended", ended)
@@ -108,7 +114,9 @@ def _critical(links: DataFrame) -> DataFrame:
 
 def _walk(links: DataFrame) -> DataFrame:
     """Return `source, flow_id, flow_history, job_id, history, level, on_path` of all jobs of all trees."""
-    awaited = links.select("source", F.col("on_id").alias("job_id"), F.col("on_history").alias("history")).distinct()
+    awaited = links.select(
+        "source", F.col("on_id").alias("job_id"), F.col("on_history").alias("history")
+    ).distinct()
     level = (
         links.select(*HISTORY)
         .distinct()
