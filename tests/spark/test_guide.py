@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from tests.docs.test_code_blocks import WITH_SPARK, blocks_of
 
-from penstock.spark import schemas
+from penstock.spark import schemas, tables
 from penstock.spark._options import _READ, _STREAM
 from penstock.spark._rows import COLUMNS
+from penstock.spark.auditing import INVARIANTS
 from penstock.spark.sink import _NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +19,7 @@ def test_every_block_of_the_guide_runs(spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = WITH_SPARK.read_text("utf-8").replace('"sqlite:///', f'"sqlite:///{tmp_path}/')
     text = text.replace('"look-checkpoint"', repr(str(tmp_path / "checkpoint")))
+    text = text.replace('"lake"', repr(str(tmp_path / "lake")))
     namespace: dict[str, object] = {"__name__": "documentation"}
     blocks = [block for block in blocks_of(text) if block.runs]
     assert len(blocks) > 4
@@ -28,6 +30,16 @@ def test_every_block_of_the_guide_runs(spark, tmp_path, monkeypatch):
 def test_the_page_of_tables_is_fresh():
     """`python -m penstock.spark.schemas` prints what belongs there."""
     assert schemas.reference().strip() in (ROOT / "docs/reference/tables.md").read_text("utf-8")
+
+
+def test_the_tables_of_a_lake_are_on_it_too():
+    """`python -m penstock.spark.tables` prints what belongs there."""
+    assert tables.reference().strip() in (ROOT / "docs/reference/tables.md").read_text("utf-8")
+
+
+def test_every_invariant_is_in_the_guide():
+    text = WITH_SPARK.read_text("utf-8")
+    assert [name for number, name in INVARIANTS.items() if f"| {number} {name} |" not in text] == []
 
 
 def test_every_column_of_the_sink_is_in_the_guide():

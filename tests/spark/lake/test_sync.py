@@ -17,7 +17,7 @@ def story(spark, tmp_path_factory):
     reports.append(sync(spark, one.url, lake))
     one.stir(2, 200)
     two.stir(3, 200)
-    reports.append(sync(spark, [one.url, two.url], lake, events_per_batch=100))
+    reports.append(sync(spark, [one.url, two.url], lake, events_per_batch=70))
     before = files_of(lake)
     reports.append(sync(spark, [one.url, two.url], lake))
     return {"lake": lake, "stores": [one, two], "reports": reports, "before": before, "after": files_of(lake)}
