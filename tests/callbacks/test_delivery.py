@@ -172,7 +172,7 @@ def test_the_offset_is_kept_when_it_ends(queue, endpoint, deliver):
 def test_an_endpoint_that_hangs_blocks_no_other(queue, endpoint, other_endpoint, deliver):
     """F33: of a host only a few are on their way at a time."""
     endpoint.answer(*[endpoint.hang] * 30)
-    delivery = deliver(concurrency=4)
+    delivery = deliver(concurrency=4, timeout=60)  # longer than the test would wait
     for _ in range(10):
         end(queue, endpoint.url())
     endpoint.next()
@@ -189,7 +189,7 @@ def test_an_endpoint_that_hangs_blocks_no_other(queue, endpoint, other_endpoint,
 
 def test_many_dead_hosts_leave_room_for_a_living_one(queue, endpoint, deliver):
     """Half of all places are for hosts that answered last time."""
-    delivery = deliver(concurrency=2, per_host=2)
+    delivery = deliver(concurrency=2, per_host=2, timeout=60)  # longer than the test would wait
     dead = [Endpoint() for _ in range(3)]
     try:
         for each in dead:

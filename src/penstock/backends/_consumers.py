@@ -54,7 +54,7 @@ class ConsumerVerbs(Backend):
 
         def work(tx: Transaction) -> Consumer | None:
             found = known_consumer(tx, name)
-            if found.holder not in {None, holder} and (found.held_until or 0) > tx.now:
+            if found.holder != holder and _is_held(found, tx.now):
                 return None
             held = found._replace(holder=holder, held_until=tx.now + span, updated_at=tx.now)
             if not span:
@@ -129,7 +129,12 @@ def known_consumer(tx: Transaction, name: str) -> Consumer:
 def _may_advance(consumer: Consumer, holder: str | None, now: int) -> bool:
     if holder is not None:
         return consumer.holder == holder
-    return consumer.holder is None or (consumer.held_until or 0) <= now
+    return not _is_held(consumer, now)
+
+
+def _is_held(consumer: Consumer, now: int) -> bool:
+    """Whether somebody holds it; a lease that begins in the future was taken before the clock was set back."""
+    return consumer.holder is not None and consumer.updated_at <= now < (consumer.held_until or 0)
 
 
 def _check_seq(seq: object) -> None:

@@ -1210,7 +1210,7 @@ class ModelBackend(Backend):
         span = check.span("lease", lease)
         with self._transaction() as now:
             found = self._consumer(name)
-            if found.holder not in (None, holder) and found.held_until is not None and found.held_until > now:
+            if found.holder != holder and _is_held(found, now):
                 return None
             if span:
                 changes: dict[str, Any] = {"holder": holder, "held_until": now + span, "updated_at": now}
@@ -1228,8 +1228,7 @@ class ModelBackend(Backend):
             check.text("holder", holder, check.MAX_ID)
         with self._transaction() as now:
             found = self._consumer(name)
-            is_free = found.held_until is None or found.held_until <= now
-            if found.holder != holder and not (holder is None and is_free):
+            if found.holder != holder and not (holder is None and not _is_held(found, now)):
                 return False
             if seq > found.seq:
                 self._check_reached(seq)
@@ -1537,6 +1536,11 @@ class ModelBackend(Backend):
 def _not_possible(verb: str, job: Job) -> InvalidTransitionError:
     text = f"{verb} of job {job.id} is not possible: it is {job.status}"
     return InvalidTransitionError(text, job_id=job.id, status=str(job.status), verb=verb)
+
+
+def _is_held(consumer: JournalConsumer, now: datetime) -> bool:
+    # A lease that begins in the future was taken before the clock was set back.
+    return consumer.held_until is not None and consumer.updated_at <= now < consumer.held_until
 
 
 def _utc(moment: datetime) -> datetime:

@@ -137,6 +137,20 @@ class Consumers(Suite):
             assert not backend.advance_consumer("callbacks", 2, holder="first")
         assert backend.advance_consumer("callbacks", 2, holder="second")
 
+    def test_a_clock_that_was_set_back_keeps_nobody_waiting(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
+        """F17: otherwise the lease of a dead holder would last as long as the clock was wrong."""
+        start = clock.now()
+        clock.advance(timedelta(hours=1))
+        backend.register_consumer("callbacks")
+        backend.hold_consumer("callbacks", "first", 10)
+        clock.set(start)
+        taken = backend.hold_consumer("callbacks", "second", 10)
+        assert taken is not None
+        assert (taken.holder, taken.held_until) == ("second", start + timedelta(seconds=10))
+        assert backend.hold_consumer("callbacks", "first", 10) is None
+
     def test_who_does_not_hold_it_does_not_advance_it(self, backend: Backend, clock: ManualClock) -> None:
         put(backend, "a", "b")
         backend.register_consumer("callbacks")
