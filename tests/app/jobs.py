@@ -53,6 +53,7 @@ def facts() -> dict:
         "ppid": os.getppid(),
         "session": os.getsid(0) == os.getpid(),
         "url": os.environ.get("PENSTOCK_URL"),
+        "secret": os.environ.get("PENSTOCK_WEBHOOK_SECRET"),
         "threads": threading.active_count(),
         "files": sorted(int(each.name) for each in Path("/proc/self/fd").iterdir()),
         "queue": queue,

@@ -51,6 +51,7 @@ def is_gone(pid: int) -> bool:
 
 def test_every_job_has_a_process_of_its_own_without_store_threads_or_url(app, monkeypatch):
     monkeypatch.setenv("PENSTOCK_URL", "sqlite:///never.db")
+    monkeypatch.setenv("PENSTOCK_WEBHOOK_SECRET", "a canary of more than 24 bytes")
     handles = [jobs.facts.submit() for _ in range(5)]
     mixed = jobs.here.submit()
     run(app)
@@ -60,6 +61,7 @@ def test_every_job_has_a_process_of_its_own_without_store_threads_or_url(app, mo
     for each in found:
         assert each["session"]
         assert each["url"] is None
+        assert each["secret"] is None
         assert each["threads"] == 1
         assert len(each["files"]) <= 5, "stdin, stdout, stderr, the channel, and the list itself"
         assert "has no store" in each["queue"]

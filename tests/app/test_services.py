@@ -74,6 +74,18 @@ def test_a_worker_stops_while_an_endpoint_hangs(make_app, url, endpoint):
     assert app.queue.backend.count_deliveries() == (1, 0)
 
 
+def test_a_bad_secret_is_known_before_anything_runs(make_app, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_WEBHOOK_SECRET", "short")
+    app = make_app()
+    handle = a_task(app).submit(width=7)
+    with pytest.raises(InvalidArgumentError, match="secret"):
+        Worker(app, isolation="thread").run(until_idle=True)
+    assert handle.job().attempt == 0
+    monkeypatch.delenv("PENSTOCK_WEBHOOK_SECRET")
+    Worker(app, isolation="thread").run(until_idle=True)
+    assert handle.result(0) == 7
+
+
 def test_workers_make_jobs_of_ticks(make_app, url):
     app = make_app(url)
 

@@ -55,7 +55,7 @@ PIECE: Final = 65536
 START_SECONDS: Final = 60.0
 LOSE_SECONDS: Final = 5.0
 #: Variables that a job's process does not get: it reaches the store through its worker alone.
-HIDDEN: Final = ("PENSTOCK_URL",)
+HIDDEN: Final = ("PENSTOCK_URL", "PENSTOCK_WEBHOOK_SECRET")
 MARK: Final = "PENSTOCK_WARDEN"
 _BOOT: Final = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]);"

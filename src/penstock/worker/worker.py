@@ -186,14 +186,14 @@ class Worker:
         self._start_processes()
         logger.info("worker %s takes %s", self.name, ", ".join(self._tasks))
         try:
-            self._open_stream()
-            self._reporter.start()
-            self._watch.start()
-            for slot in self._slots:
-                slot.thread.start()
-            intake = threading.Thread(target=self._take_in, name="penstock-intake", daemon=True)
-            intake.start()
             with services(self.app, queue) as finish:
+                self._open_stream()
+                self._reporter.start()
+                self._watch.start()
+                for slot in self._slots:
+                    slot.thread.start()
+                intake = threading.Thread(target=self._take_in, name="penstock-intake", daemon=True)
+                intake.start()
                 try:
                     error = self._wait(until_idle)
                     if until_idle and error is None and not self._stops:
