@@ -1,12 +1,16 @@
 """Several processes on one file: each job once, turns for all, and nobody hostage to a frozen one."""
 
 import json
+import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
-from tests.sqlite.support import Thread, all_jobs, assert_sound, jobs, journal, open_store
+from tests.sqlite.support import Thread, all_jobs, assert_sound, jobs, journal, open_store, until
 
+from penstock.backends.sqlite import files
+from penstock.backends.sqlite import writer as writers
 from penstock.errors import BackendError, OperationCancelledError
 from penstock.job import Job, JobStatus
 from penstock.scope import cancel_scope
@@ -211,3 +215,47 @@ def test_readers_are_never_kept_waiting_by_a_writer(opened, child):
     holder.say()
     assert holder.hear() == "stored"
     assert backend.get_job("held").id == "held"
+
+
+def test_a_commit_of_another_process_is_noticed_by_a_glance_at_the_log(path, monkeypatch):
+    with open_store(path) as one, open_store(path) as other:
+        store = one._store
+        while store.has_foreign_changes():
+            pass
+        asked = []
+        ask = writers.Writer.has_foreign_changes
+        monkeypatch.setattr(
+            writers.Writer, "has_foreign_changes", lambda self: (asked.append(1), ask(self))[1]
+        )
+        monkeypatch.setattr(files, "LOG_TRUST_SECONDS", 60.0)
+        store.has_foreign_changes()
+        asked.clear()
+        assert not store.has_foreign_changes()
+        assert asked == []
+        other.enqueue_job(Job(id="news", type="t"))
+        assert until(store.has_foreign_changes)
+
+
+def test_a_commit_that_leaves_the_log_s_time_and_size_as_they_were_is_noticed_too(path):
+    """File systems keep time by ticks of milliseconds, and a log that was written back is written over."""
+    with open_store(path) as one, open_store(path) as other:
+        other.enqueue_job(Job(id="first", type="t"))
+        while one._store.has_foreign_changes():
+            pass
+        before = Path(f"{path}-wal").stat()
+        other.enqueue_job(Job(id="second", type="t"))
+        one._store._glance._seen = (before.st_mtime_ns, Path(f"{path}-wal").stat().st_size)
+        os.utime(f"{path}-wal", ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert until(one._store.has_foreign_changes, deadline=10)
+
+
+def test_news_stays_news_while_this_process_is_writing(path):
+    with open_store(path) as one, open_store(path) as other:
+        while one._store.has_foreign_changes():
+            pass
+        other.enqueue_job(Job(id="news", type="t"))
+        writer = one._store._writer
+        writer._leader = -1  # a call is under way
+        assert not one._store.has_foreign_changes()
+        writer._leader = None
+        assert one._store.has_foreign_changes()

@@ -1,4 +1,4 @@
-"""Whether the files of an open store are still the ones that were opened: what is written to others would be lost."""
+"""The files of an open store, seen from outside: are they still the ones that were opened, has the log been written to?"""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Final
 
 from penstock.errors import BackendError
 
-__all__ = ["StoreFiles"]
+__all__ = ["LogGlance", "StoreFiles"]
 
 LOG_CHECK_SECONDS: Final = 0.01
+#: Two commits within one tick of the file system's clock look like one; so SQLite is asked this often all the same.
+LOG_TRUST_SECONDS: Final = 0.1
 
 
 class StoreFiles:
@@ -28,6 +30,32 @@ class StoreFiles:
         if now >= self._log_check_at:
             self._log.check()
             self._log_check_at = now + LOG_CHECK_SECONDS
+
+
+class LogGlance:
+    """Whether anybody may have committed since the last look: by the log's time and size, for a hundredth of asking SQLite."""
+
+    def __init__(self, path: str) -> None:
+        self._path = f"{path}-wal"
+        self._seen: tuple[int, int] | None = None
+        self._ask_at = 0.0
+        self._now: tuple[tuple[int, int] | None, float] = (None, 0.0)
+
+    def is_news(self) -> bool:
+        now = time.monotonic()
+        try:
+            about = os.stat(self._path)  # noqa: PTH116  # a hundred times a second
+        except OSError:
+            return True  # whoever asks SQLite will learn why
+        seen = (about.st_mtime_ns, about.st_size)
+        if seen == self._seen and now < self._ask_at:
+            return False
+        self._now = (seen, now + LOG_TRUST_SECONDS)
+        return True
+
+    def settle(self) -> None:
+        """Be told that SQLite was asked; until then the news stays news."""
+        self._seen, self._ask_at = self._now
 
 
 class _File:

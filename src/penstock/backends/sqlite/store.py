@@ -28,6 +28,7 @@ from penstock.backends.sqlite import outbox
 from penstock.backends.sqlite.connection import fetch, open_connection, prepare_file
 from penstock.backends.sqlite.consumers import archived, consumers
 from penstock.backends.sqlite.faults import translate
+from penstock.backends.sqlite.files import LogGlance
 from penstock.backends.sqlite.hints import HintReceiver, HintSender
 from penstock.backends.sqlite.migrate import migrate
 from penstock.backends.sqlite.reading import (
@@ -73,6 +74,7 @@ class SqliteStore(Store):
         # Absolute: readers are opened by need, and all again after a fork, when the working folder may be another.
         self._path = path if self._is_memory else str(Path(path).absolute())
         self._clock = clock
+        self._glance = None if self._is_memory else LogGlance(self._path)
         self._durability = durability
         self._timeout = timeout
         self._closed = False
@@ -226,7 +228,12 @@ class SqliteStore(Store):
             self._sender.send(but=self._receivers)
 
     def has_foreign_changes(self) -> bool:
-        return not self._is_memory and self._current_writer().has_foreign_changes()
+        if self._glance is None or not self._glance.is_news():
+            return False
+        answer = self._current_writer().has_foreign_changes()
+        if answer is not None:
+            self._glance.settle()
+        return bool(answer)
 
     def states(self, ids: Sequence[str]) -> dict[str, tuple[str, int, str]]:
         query = "SELECT id, status, attempt, verb FROM job WHERE id IN (SELECT value FROM json_each(?))"

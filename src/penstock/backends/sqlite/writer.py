@@ -185,16 +185,16 @@ class Writer:
             self._fail(self._group, KeyboardInterrupt())
         self._dismiss(request, others)
 
-    def has_foreign_changes(self) -> bool:
+    def has_foreign_changes(self) -> bool | None:
         """Whether others have committed since the last call. SQLite tells by a number that our commits do not change.
 
-        While calls of this process are under way the answer waits for the next look.
+        None while calls of this process are under way: then the answer waits for the next look.
         """
         look = _Request(_nothing, True, 0.0, None)
         try:
             with self._mutex:
                 if self._leader is not None or self._closings:
-                    return False
+                    return None
                 look.leads = True
                 self._leader = -1
             ((version,),) = fetch(self._cursor, "PRAGMA data_version")
