@@ -1,8 +1,7 @@
 """Penstock: a durable job queue on SQLite or PostgreSQL, with a journal of every change."""
 
-from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
-from penstock import aio as aio  # so that penstock.aio.connect() needs no second import
 from penstock.app import App
 from penstock.backends.base import Backend
 from penstock.connection import connect, open_backend
@@ -35,10 +34,26 @@ from penstock.scope import CancelScope, cancel_scope
 from penstock.stream import JobStream
 from penstock.worker import Worker
 
-try:
-    __version__ = version("penstock")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0+unknown"
+if TYPE_CHECKING:
+    from penstock import aio as aio
+
+    __version__: str
+
+
+def __getattr__(name: str) -> Any:
+    """Import what few need when it is asked for: penstock.aio, and the version, which is read from a file."""
+    import importlib  # noqa: PLC0415 - the same
+
+    if name == "aio":
+        return importlib.import_module("penstock.aio")
+    if name == "__version__":
+        metadata = importlib.import_module("importlib.metadata")
+        try:
+            return metadata.version("penstock")
+        except metadata.PackageNotFoundError:  # run from a source tree that was never installed
+            return "0+unknown"
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "App",

@@ -6,10 +6,10 @@ In a worker and in a user's program that is the app's own queue. In the process 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from penstock._lazy import asyncio
 from penstock._waiting import Waiting
 from penstock.job import Job
 from penstock.queue import Queue

@@ -5,11 +5,11 @@ The same for a thread, a process of its own and a user's test: `execute` returns
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock._lazy import asyncio
 from penstock._outcome import Completed, Failed, failure_of, invalid
 from penstock.context import JobContext
 from penstock.errors import InvalidArgumentError
@@ -33,7 +33,7 @@ def execute(
     payload: bytes,
     make_context: Callable[[], JobContext],
     middleware: Sequence[Middleware] = (),
-    run: Runner = asyncio.run,
+    run: Runner = lambda coroutine: asyncio.run(coroutine),  # noqa: PLW0108 - so that asyncio is imported if it is needed
 ) -> Completed | Failed:
     """Run a task's handler and return how it ended.
 

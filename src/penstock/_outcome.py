@@ -6,7 +6,7 @@ of thousands.
 
 from __future__ import annotations
 
-import asyncio
+import sys
 import traceback
 from collections.abc import Iterator
 from datetime import timedelta
@@ -90,9 +90,15 @@ def _classify(error: BaseException) -> tuple[FailureCategory, str | None, timede
         return FailureCategory.SYSTEM, "system_exit", None
     if isinstance(error, KeyboardInterrupt):
         return FailureCategory.SYSTEM, "keyboard_interrupt", None
-    if isinstance(error, Exception | asyncio.CancelledError):
+    if isinstance(error, Exception) or _is_cancelled_task(error):
         return FailureCategory.TEMPORARY, _name(error)[:CODE_LIMIT], None
     return FailureCategory.SYSTEM, _name(error)[:CODE_LIMIT], None
+
+
+def _is_cancelled_task(error: BaseException) -> bool:
+    """Whether it is asyncio's own; it cannot be where nobody has imported that."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and isinstance(error, asyncio.CancelledError)
 
 
 def _code(error: TemporaryError | PermanentError) -> str | None:

@@ -6,7 +6,6 @@ looks more seldom the longer the wait already is: a tenth of it, within bounds.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
@@ -14,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from penstock._lazy import asyncio
 from penstock.backends.base import Backend, Change
 from penstock.errors import BackendError, JobNotFoundError, PenstockError, QueueClosedError
 from penstock.scope import current_scope

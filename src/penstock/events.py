@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import inspect
 import threading
@@ -13,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from penstock._lazy import asyncio
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import Key
 

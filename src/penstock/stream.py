@@ -12,7 +12,6 @@ here until the consumer takes it; what it has not taken when the stream ends goe
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import threading
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from penstock._lazy import asyncio
 from penstock.backends import _arguments as arguments
 from penstock.errors import QueueClosedError
 from penstock.job import Job

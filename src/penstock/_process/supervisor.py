@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import logging
 import os
-import secrets
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from penstock._lazy import subprocess
 from penstock._process import system
 from penstock._process.channel import Channel
 from penstock._process.control import (
@@ -271,12 +269,19 @@ class Supervisor:
         """Start a template; None if its import left what must not be forked."""
         assert self.setup is not None  # noqa: S101 - by the caller
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        mark = f"{MARK}={secrets.token_hex(16)}"
+        mark = f"{MARK}={os.urandom(16).hex()}"
         environment = {name: value for name, value in os.environ.items() if name not in HIDDEN}
         environment[MARK] = mark.partition("=")[2]
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - multiprocessing uses it too
         child = subprocess.Popen(
-            [sys.executable, *flags, "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)],
+            [
+                sys.executable,
+                *flags,
+                "-c",
+                _BOOT,
+                str(theirs.fileno()),
+                msgspec.json.encode(sys.path).decode(),
+            ],
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
             env=environment,
