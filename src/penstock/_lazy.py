@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["asyncio", "subprocess"]
+__all__ = ["asyncio", "random", "subprocess"]
 
 
 class LazyModule:
@@ -24,7 +24,9 @@ class LazyModule:
 
 if TYPE_CHECKING:
     import asyncio
+    import random
     import subprocess
 else:
     asyncio = LazyModule("asyncio")
+    random = LazyModule("random")  # seeds itself anew after every fork
     subprocess = LazyModule("subprocess")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
@@ -12,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from penstock._lazy import random
 from penstock.errors import InvalidArgumentError, shown
 
 __all__ = [

@@ -58,7 +58,7 @@ def kill_itself(target, payload, channel):
 
 
 def kill_template(target, payload, channel):
-    say(channel, b"shooting")
+    say(channel, str(os.getpid()).encode())
     os.kill(os.getppid(), signal.SIGKILL)
     forever()
 

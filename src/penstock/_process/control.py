@@ -17,12 +17,13 @@ __all__ = [
     "Ended",
     "FromWarden",
     "Launch",
+    "Locate",
+    "Located",
     "NotStarted",
     "Order",
     "Overdue",
     "Ready",
     "Signal",
-    "Started",
     "ToWarden",
 ]
 
@@ -67,6 +68,12 @@ class Close(_Packet, frozen=True, tag=4):
     """Kill all jobs and exit."""
 
 
+class Locate(_Packet, frozen=True, tag=11):
+    """Tell where a job is; only if it runs. Few want to know, so it is not told each time."""
+
+    number: int
+
+
 class Ready(_Packet, frozen=True, tag=5):
     """The template has imported its setup."""
 
@@ -79,10 +86,11 @@ class Broken(_Packet, frozen=True, tag=6):
     text: str
 
 
-class Started(_Packet, frozen=True, tag=7):
-    """Jobs were started: number and pid of each."""
+class Located(_Packet, frozen=True, tag=7):
+    """Where a job is."""
 
-    jobs: list[tuple[int, int]]
+    number: int
+    pid: int
 
 
 class NotStarted(_Packet, frozen=True, tag=8):
@@ -102,6 +110,7 @@ class Ended(_Packet, frozen=True, tag=10):
     """A job's process was waited for, and nothing of it is left."""
 
     number: int
+    pid: int
     status: int
     reason: str
     is_clean: bool
@@ -109,5 +118,5 @@ class Ended(_Packet, frozen=True, tag=10):
     max_rss: int
 
 
-ToWarden: TypeAlias = Launch | Signal | End | Close
-FromWarden: TypeAlias = Ready | Broken | Started | NotStarted | Overdue | Ended
+ToWarden: TypeAlias = Launch | Signal | End | Close | Locate
+FromWarden: TypeAlias = Ready | Broken | Located | NotStarted | Overdue | Ended

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import signal
 import socket
 import threading
@@ -16,7 +17,7 @@ from typing import Final, Protocol
 import msgspec
 
 from penstock._process import system
-from penstock._process.control import End, Signal, ToWarden
+from penstock._process.control import End, Locate, Signal, ToWarden
 from penstock._process.endings import Ending
 from penstock._process.limits import Grace, Limits
 from penstock._process.messages import Cancel, FrameReader, Message, encode_frame
@@ -46,14 +47,13 @@ class JobProcess:
     """A job's process, as its supervisor sees it. Thread-safe.
 
     Attributes:
-        pid: the process's id; None until it is known, a moment after the launch (see `wait_started`).
         output: what it wrote to stdout and stderr.
         ending: how it ended; None while it runs.
     """
 
     def __init__(self, number: int, watcher: Watcher, limits: Limits, warden: WardenLink) -> None:
         self.number = number
-        self.pid: int | None = None
+        self.known_pid: int | None = None
         self.output = Output(limits.output)
         self.ending: Ending | None = None
         self.watcher = watcher
@@ -64,11 +64,11 @@ class JobProcess:
         self.unsent: deque[memoryview] = deque()
         self.lock = threading.Lock()
         self._done: threading.Event | None = None
-        self._started: threading.Event | None = None
+        self._located: threading.Event | None = None
 
     def __repr__(self) -> str:
         state = self.ending.cause if self.ending else "running"
-        return f"<JobProcess {self.number} pid {self.pid}: {state}>"
+        return f"<JobProcess {self.number} pid {self.known_pid}: {state}>"
 
     def send(self, message: Message) -> None:
         """Say something to the job; nothing if it is gone. Never waits."""
@@ -96,33 +96,33 @@ class JobProcess:
         """
         self.signal(signal.SIGSTOP)
         until = time.monotonic() + STOP_SECONDS
-        while self.ending is None and not (self.pid and system.is_stopped(self.pid)):
+        pid = self.pid
+        while self.ending is None and not (pid and system.is_stopped(pid)):
             if time.monotonic() > until:
-                raise ProcessControlError(
-                    f"process {self.pid} could not be stopped within {STOP_SECONDS:g} s"
-                )
+                raise ProcessControlError(f"process {pid} could not be stopped within {STOP_SECONDS:g} s")
             time.sleep(0.001)
 
     def resume(self) -> None:
         """Let them go on."""
         self.signal(signal.SIGCONT)
 
-    def wait_started(self, timeout: float | None = None) -> int | None:
-        """Wait until the process's id is known, and return it; None if there is none."""
-        with self.lock:
-            if self.pid is None and self.ending is None and self._started is None:
-                self._started = threading.Event()
-            started = self._started
-        if started is not None:
-            started.wait(timeout)
-        return self.pid
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None if it has none, or for a watcher, which cannot wait for the answer."""
+        if self.known_pid is None and self.ending is None and not self._warden.is_own_thread():
+            with self.lock:
+                if self._located is None:
+                    self._located = threading.Event()
+                located = self._located
+            if self._warden.tell(Locate(self.number)):
+                located.wait(STOP_SECONDS)
+        return self.known_pid
 
-    def start(self, pid: int) -> None:
+    def locate(self, pid: int) -> None:
         """Know the process's id."""
-        with self.lock:
-            self.pid = pid
-            if self._started is not None:
-                self._started.set()
+        self.known_pid = pid
+        if self._located is not None:
+            self._located.set()
 
     def wait(self, timeout: float | None = None) -> Ending | None:
         """Wait for the end and return it; None if `timeout` seconds were not enough. The watcher knows it then."""
@@ -158,6 +158,13 @@ class JobProcess:
                 self.unsent.popleft()
             return True
 
+    def drain(self, until: float) -> None:
+        """Wait until the process has let go of its channel, which it does when it ends."""
+        poll = select.poll()
+        if self.channel_end >= 0:
+            poll.register(self.channel_end, 0)  # a hang-up is told in any case
+            poll.poll(max(0.0, until - time.monotonic()) * 1000)
+
     def tell(self, message: Message) -> None:
         """Tell the watcher what the job says."""
         try:
@@ -174,8 +181,8 @@ class JobProcess:
         with self.lock:
             self.ending = ending
             done = self._done
-            if self._started is not None:
-                self._started.set()
+            if self._located is not None:
+                self._located.set()
         if done is not None:
             done.set()
 
@@ -186,6 +193,7 @@ class WardenLink:
     Args:
         control: our end of its socket.
         want_write: called with a channel that has no room now.
+        is_own_thread: whether it is the supervisor's own thread that asks.
         wait: waits for the warden's process, once its socket is closed.
         mark: what stands in the environment of everything below it; empty if that is no mark.
     """
@@ -194,10 +202,12 @@ class WardenLink:
         self,
         control: socket.socket,
         want_write: Callable[[int], None],
+        is_own_thread: Callable[[], bool],
         wait: Callable[[], None],
         mark: str = "",
     ) -> None:
         self.want_write = want_write
+        self.is_own_thread = is_own_thread
         self.control = control
         self.wait = wait
         self.mark = mark

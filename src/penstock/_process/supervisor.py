@@ -30,11 +30,11 @@ from penstock._process.control import (
     Ended,
     FromWarden,
     Launch,
+    Located,
     NotStarted,
     Order,
     Overdue,
     Ready,
-    Started,
 )
 from penstock._process.endings import Ending, describe, out_of_memory_kills
 from penstock._process.handle import JobProcess, WardenLink, Watcher
@@ -190,7 +190,7 @@ class Supervisor:
         self._run_thread()
         limits, grace = limits or Limits(), grace or Grace()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        warden = WardenLink(ours, self._want_write, lambda: None)
+        warden = WardenLink(ours, self._want_write, self._is_own_thread, lambda: None)
         process = JobProcess(next(self._numbers), watcher, limits, warden)
         channel, output = self._open_job(process, None)
         order = Order(process.number, limits, grace)
@@ -225,6 +225,9 @@ class Supervisor:
         self._register(process.channel_end, lambda mask: self._hear(process, mask), writes=is_waiting)
         self._register(readable, lambda _mask: self._read_output(process))
         return theirs.detach(), writable
+
+    def _is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def _register(self, descriptor: int, callback: Callable[[int], object], *, writes: bool = False) -> None:
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writes else 0)
@@ -300,7 +303,7 @@ class Supervisor:
             pass
         if isinstance(answer, Ready) and not answer.hazards:
             ours.settimeout(None)
-            return WardenLink(ours, self._want_write, lambda: _quietly(child.wait), mark)
+            return WardenLink(ours, self._want_write, self._is_own_thread, lambda: _quietly(child.wait), mark)
         ours.close()
         if isinstance(answer, Ready):
             child.wait()
@@ -362,14 +365,14 @@ class Supervisor:
             self._lose(warden)
             return
         packet = _decoder.decode(data)
-        if isinstance(packet, Started):
-            for number, pid in packet.jobs:
-                process = warden.jobs.get(number)
-                if process is not None:
-                    process.start(pid)
+        if isinstance(packet, Located):
+            process = warden.jobs.get(packet.number)
+            if process is not None:
+                process.locate(packet.pid)
         elif isinstance(packet, Ended):
             process = warden.jobs.pop(packet.number, None)
             if process is not None:
+                process.locate(packet.pid)
                 self._finish(
                     process, packet.status, packet.reason, is_clean=packet.is_clean, left=packet.left,
                     max_rss=packet.max_rss,
@@ -470,7 +473,7 @@ class Supervisor:
         warden.control.close()
         warden.wait()
         # Its jobs die with it, but not at the same instant; what they had in other sessions is found by its mark.
-        leaders = {process.pid for process in warden.jobs.values() if process.pid is not None}
+        leaders = {process.known_pid for process in warden.jobs.values() if process.known_pid is not None}
         until = time.monotonic() + LOSE_SECONDS
         while (warden.mark or leaders) and time.monotonic() < until:
             left = (system.marked(warden.mark) if warden.mark else set()) | system.sessions(leaders)
@@ -478,6 +481,8 @@ class Supervisor:
                 break
             system.kill_all(left)
             time.sleep(0.002)
+        for process in list(warden.jobs.values()):
+            process.drain(until)
         with self._lock:
             self._wardens.discard(warden)
             lost = list(warden.jobs.values())

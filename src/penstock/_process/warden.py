@@ -34,11 +34,12 @@ from penstock._process.control import (
     Ended,
     FromWarden,
     Launch,
+    Locate,
+    Located,
     NotStarted,
     Order,
     Overdue,
     Signal,
-    Started,
     ToWarden,
 )
 from penstock._process.limits import Grace, Limits
@@ -55,6 +56,13 @@ SWEEP_SECONDS: Final = (
 )
 RETURNED: Final = 1
 ALONE: Final = 2
+
+# Every page that a job's process touches is copied for it, which takes longer than most of what it does: so the function
+# below signal.signal, without its conversions to and from enums.
+_set_handler: Callable[..., object] = getattr(signal.signal, "__wrapped__", signal.signal)
+_DEFAULTS: Final = (int(signal.SIGTERM), int(signal.SIGHUP), int(signal.SIGCHLD))
+_DEFAULT: Final = int(signal.SIG_DFL)
+_INTERRUPT: Final = int(signal.SIGINT)
 
 _decoder: msgspec.msgpack.Decoder[ToWarden] = msgspec.msgpack.Decoder(ToWarden)
 _encode = msgspec.msgpack.Encoder().encode
@@ -118,6 +126,9 @@ class Warden:
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _nothing)
         self._parents_end = system.close_on_parents_death(parent)
+        self._own = [self._control.fileno(), self._wake, self._wake_end]
+        if self._parents_end is not None:
+            self._own.append(self._parents_end)
         self._kept = set() if is_for_one else self._children()
         self._own_data = system.data_size()
         self._own_memory = system.own_memory(self._pid)
@@ -181,6 +192,10 @@ class Warden:
             job = self._by_number.get(packet.number)
             if job is not None:
                 self._begin_end(job, "request", packet.grace)
+        elif isinstance(packet, Locate):
+            job = self._by_number.get(packet.number)
+            if job is not None:
+                self._tell(Located(job.number, job.pid))
         elif isinstance(packet, Close):
             self._leave()
 
@@ -202,7 +217,6 @@ class Warden:
 
     def launch(self, orders: list[tuple[Order, int, int]]) -> None:
         """Start jobs, each with the descriptors of its channel and its output, which are closed here."""
-        started: list[tuple[int, int]] = []
         for order, channel, output in orders:
             slot = self._free.pop() if self._free else -1
             try:
@@ -211,18 +225,16 @@ class Warden:
                 self._free_slot(slot)
                 self._tell(NotStarted(order.number, f"fork failed: {error.strerror}"))
                 continue
-            finally_in_child = pid == 0
-            if finally_in_child:
+            if pid == 0:
                 self._be_job(order.limits, channel, output, slot)
             os.close(channel)
             os.close(output)
             job = _Job(order, pid, slot)
             self._jobs[pid] = self._by_number[order.number] = job
-            started.append((order.number, pid))
+            if self._is_for_one:
+                self._tell(Located(order.number, pid))
             if order.limits.seconds is not None:
                 job.act, job.act_at = self._overdue, time.monotonic() + order.limits.seconds
-        if started:
-            self._tell(Started(started))
 
     def _be_job(self, limits: Limits, channel: int, output: int, slot: int) -> NoReturn:
         code = 1
@@ -233,22 +245,20 @@ class Warden:
             os.dup2(output, 1)
             os.dup2(output, 2)
             signal.set_wakeup_fd(-1)
-            for default in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-                signal.signal(default, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            for descriptor in (output, self._wake, self._wake_end, self._parents_end):
-                if descriptor is not None:
-                    os.close(descriptor)
-            self._control.close()
+            for number in _DEFAULTS:
+                _set_handler(number, _DEFAULT)
+            _set_handler(_INTERRUPT, signal.default_int_handler)
+            os.close(output)
+            for descriptor in self._own:
+                os.close(descriptor)
             self._limit(limits)
             _reseed()
             gc.enable()
             self._run(Channel(channel))
-            note = RETURNED
             sys.stdout.flush()
             sys.stderr.flush()
             if slot >= 0:
-                self._notes[slot] = note | (ALONE if _is_alone() else 0)
+                self._notes[slot] = RETURNED | (ALONE if _is_alone() else 0)
             code = 0
         except BaseException:
             # The entry reports what jobs raise; what comes here is a fault of the entry, or memory is out.
@@ -349,7 +359,7 @@ class Warden:
                 left = self._sweep()
             self._tell(
                 Ended(
-                    job.number, status, job.reason, bool(note & RETURNED) and status == 0, left,
+                    job.number, pid, status, job.reason, bool(note & RETURNED) and status == 0, left,
                     usage.ru_maxrss * 1024,
                 )
             )  # fmt: skip

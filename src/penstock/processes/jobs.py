@@ -324,7 +324,7 @@ class RunningJob:
     @property
     def pid(self) -> int | None:
         """The process's id; None if it could not be started."""
-        return self.process.wait_started(STOP_SECONDS)
+        return self.process.pid
 
     @property
     def exitcode(self) -> int | None:
