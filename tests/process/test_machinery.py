@@ -231,7 +231,7 @@ def test_a_killed_template_is_replaced(jobs):
     """F20: a job that kills its parent takes its neighbours along, and nothing else."""
     supervisor = jobs.supervisor("kill_template")
     for _ in range(3):
-        process, listener = jobs.start("kill_template")
+        _process, listener = jobs.start("kill_template")
         pid = int(listener.result())
         ending = listener.ending()
         assert ending.status is None
@@ -496,7 +496,7 @@ def test_a_killed_keeper_takes_its_job_along():
 
         entries.kill_template(None, b"", channel)
 
-    process = supervisor.fork(run, listener)
+    supervisor.fork(run, listener)
     pid = int(listener.result())
     assert listener.ending().status is None
     assert not is_alive(pid)

@@ -23,6 +23,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         entry: "module:function"; called in the process of a job as `entry(target, payload, channel)`.
         target: "module:attribute" that is imported once, in the template, and handed to the entry; None is None.
             The module "__main__" is the script `main`.
+        prepare: "module:function"; called once with the target, in the template, to import what this target's jobs need.
         main: the path of the script that stands for "__main__". It runs under the name "__mp_main__", so what it does
             only `if __name__ == "__main__"` is not done again.
         modules: more modules to import, after the target.
@@ -30,13 +31,14 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
     entry: str
     target: str | None = None
+    prepare: str | None = None
     main: str | None = None
     modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("entry", "target"):
+        for field in ("entry", "target", "prepare"):
             value = getattr(self, field)
-            if value is None and field == "target":
+            if value is None and field != "entry":
                 continue
             module, colon, name = value.partition(":") if isinstance(value, str) else ("", "", "")
             if not module or not colon or not name:

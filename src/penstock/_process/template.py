@@ -68,6 +68,8 @@ def main(control_descriptor: int) -> NoReturn:
 
 def _ready(setup: Setup, target: Any) -> Any:
     entry = resolve(setup.entry)
+    if setup.prepare is not None:
+        resolve(setup.prepare)(target)
 
     def run(channel: Channel) -> None:
         entry(target, channel.payload(), channel)

@@ -5,10 +5,9 @@ There is no store here. Whatever needs one is a request to the worker, which has
 
 from __future__ import annotations
 
-import asyncio
+import importlib
 import logging
 import signal
-import threading
 import time
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
@@ -16,6 +15,7 @@ from typing import Any
 
 from penstock._client import set_child_client
 from penstock._execution import execute
+from penstock._lazy import asyncio
 from penstock._outcome import Completed, Failed, invalid, too_large
 from penstock._process.channel import Channel, Interrupted, raise_when_terminated
 from penstock._process.messages import Failure, Log, Progress, Result
@@ -28,7 +28,7 @@ from penstock.policy import FailureCategory
 from penstock.task import Submission
 from penstock.worker import _protocol as protocol
 
-__all__ = ["run_job"]
+__all__ = ["prepare", "run_job"]
 
 LONGEST_LOG = 10_000
 
@@ -190,5 +190,7 @@ def _send_logs_through(channel: Channel) -> None:
         job_logger.setLevel(logging.INFO)
 
 
-#: So that nothing is imported in a job's process that could have been imported in the template.
-_IMPORTED_EARLY = (threading, asyncio.Runner)
+def prepare(app: App) -> None:
+    """Import in the template what jobs of this app would import, and not what they would not: each fork pays for it."""
+    if any(task.is_async for task in app.tasks.values()):
+        importlib.import_module("asyncio")

@@ -44,6 +44,7 @@ __all__ = ["ProcessRunner", "limits_of"]
 logger = logging.getLogger("penstock.worker")
 
 ENTRY: Final = "penstock.worker._child:run_job"
+PREPARE: Final = "penstock.worker._child:prepare"
 CHECK_SECONDS: Final = 60.0
 #: How much of what a crashed job printed is told with its failure.
 TOLD_OUTPUT: Final = 8_000
@@ -75,7 +76,9 @@ class ProcessRunner:
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._supervisor = Supervisor(
-            Setup(entry=ENTRY, target=origin.target, main=origin.main, modules=origin.modules),
+            Setup(
+                entry=ENTRY, target=origin.target, prepare=PREPARE, main=origin.main, modules=origin.modules
+            ),
             on_hazards=_warn,
         )
         self._client = client
