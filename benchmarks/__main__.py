@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import claiming, looping, plotting, processes, report, streaming, submitting
+from benchmarks import claiming, forking, looping, plotting, processes, report, streaming, submitting
 from benchmarks.peers import compare
 from benchmarks.results import Result
 from benchmarks.settings import Settings
@@ -42,6 +42,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "writers": processes.writers,
     "million": processes.million,
     "w3": streaming.end_to_end,
+    "w3p": forking.isolated,
     "w4": streaming.latency,
     "streams": streaming.many_streams,
 }

@@ -37,11 +37,21 @@ class _Packet(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
-    """One job to start."""
+    """One job to start: its `Limits` and `Grace`, field by field, since those would be checked again by whoever reads them."""
 
     number: int
-    limits: Limits
-    grace: Grace
+    memory: int | None
+    processes: int | None
+    files: int | None
+    seconds: float | None
+    notice: float
+    term: float
+
+    @classmethod
+    def of(cls, number: int, limits: Limits, grace: Grace) -> Order:
+        return cls(
+            number, limits.memory, limits.processes, limits.files, limits.seconds, grace.notice, grace.term
+        )
 
 
 class Launch(_Packet, frozen=True, tag=1):
@@ -58,10 +68,11 @@ class Signal(_Packet, frozen=True, tag=2):
 
 
 class End(_Packet, frozen=True, tag=3):
-    """End a job: SIGTERM after `grace.notice` seconds, SIGKILL after `grace.term` more. The notice was given."""
+    """End a job: SIGTERM after `notice` seconds, SIGKILL after `term` more. The notice was given."""
 
     number: int
-    grace: Grace
+    notice: float
+    term: float
 
 
 class Close(_Packet, frozen=True, tag=4):

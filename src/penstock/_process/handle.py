@@ -78,11 +78,12 @@ class JobProcess:
         """End the process: notice (a `Cancel` with the reason), SIGTERM, SIGKILL, with the given grace between them."""
         with contextlib.suppress(OSError):
             self.send(Cancel(reason))
-        self._warden.tell(End(self.number, grace or Grace()))
+        grace = grace or Grace()
+        self._warden.tell(End(self.number, grace.notice, grace.term))
 
     def kill(self) -> None:
         """Kill the process and all below it, now."""
-        self._warden.tell(End(self.number, Grace(notice=0, term=0)))
+        self._warden.tell(End(self.number, 0, 0))
 
     def signal(self, number: int) -> None:
         """Send a signal to the job's process group."""

@@ -7,7 +7,6 @@ import faulthandler
 import os
 import socket
 import stat
-import sys
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
@@ -34,15 +33,9 @@ def keep(
                 os.close(descriptor)
         os.setsid()
         _leave_connections({control.fileno(), channel, output})
-        sys.stdout = os.fdopen(
-            1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
-        )
-        sys.stderr = os.fdopen(
-            2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
-        )
         faulthandler.enable(file=2)
         warden = Warden(control, parent, run, is_for_one=True)
-        warden.launch([(order, channel, output)])
+        warden.launch(order, channel, output)
         warden.serve()
     finally:
         os._exit(1)

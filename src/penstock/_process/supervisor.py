@@ -153,7 +153,7 @@ class Supervisor:
                 process = JobProcess(next(self._numbers), task.watcher, task.limits, template)
                 handed += self._open_job(process, task.payload)
                 processes.append(process)
-                orders.append(Order(process.number, task.limits, task.grace))
+                orders.append(Order.of(process.number, task.limits, task.grace))
             with self._lock:
                 is_gone = template.is_lost
                 if not is_gone:
@@ -193,7 +193,7 @@ class Supervisor:
         warden = WardenLink(ours, self._want_write, self._is_own_thread, lambda: None)
         process = JobProcess(next(self._numbers), watcher, limits, warden)
         channel, output = self._open_job(process, None)
-        order = Order(process.number, limits, grace)
+        order = Order.of(process.number, limits, grace)
         others = [descriptor for each in list(_supervisors) for descriptor in each.descriptors()]
         others += [ours.fileno(), process.channel_end, process.output_end]
         parent = os.getpid()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import os
 import signal
 import stat
@@ -154,6 +155,14 @@ def data_size() -> int:
             if line.startswith(b"VmData:"):
                 return int(line.split()[1]) * 1024
     return 0
+
+
+def unbuffered(descriptor: int) -> io.TextIOWrapper:
+    """Return a text stream that keeps nothing back: what a job has printed is there even if it crashes."""
+    raw = io.FileIO(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(
+        raw, encoding="utf-8", errors="backslashreplace", write_through=True
+    )  # as python -u does
 
 
 def find_hazards(kept: set[int]) -> Hazards:

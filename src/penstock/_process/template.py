@@ -55,8 +55,6 @@ def main(control_descriptor: int) -> NoReturn:
         with contextlib.suppress(OSError):
             control.send(msgspec.msgpack.encode(Ready(list(hazards))))
         os._exit(0)
-    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     faulthandler.enable(file=2)  # a job that dies of a segmentation fault says where, in its output
     gc.collect()
     warden = Warden(control, start.parent, run)

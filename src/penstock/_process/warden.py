@@ -6,6 +6,8 @@ anything late: a keeper is forked from a process whose other threads may hold an
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # has no stubs
+import _thread
 import contextlib
 import gc
 import mmap
@@ -15,11 +17,10 @@ import select
 import signal
 import socket
 import sys
-import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 import msgspec
@@ -42,7 +43,6 @@ from penstock._process.control import (
     Signal,
     ToWarden,
 )
-from penstock._process.limits import Grace, Limits
 
 __all__ = ["Warden"]
 
@@ -54,15 +54,18 @@ SCAN_SECONDS: Final = (
 SWEEP_SECONDS: Final = (
     5.0  # a process in the middle of a system call that cannot be interrupted outlives its kill
 )
+NEVER: Final = float("inf")
 RETURNED: Final = 1
 ALONE: Final = 2
 
-# Every page that a job's process touches is copied for it, which takes longer than most of what it does: so the function
-# below signal.signal, without its conversions to and from enums.
-_set_handler: Callable[..., object] = getattr(signal.signal, "__wrapped__", signal.signal)
+# Every page that a job's process touches is copied for it, which takes longer than most of what it does: so the module
+# below `signal`, which does not convert to and from enums.
+_set_handler: Callable[[int, object], object] = _signal.signal
 _DEFAULTS: Final = (int(signal.SIGTERM), int(signal.SIGHUP), int(signal.SIGCHLD))
 _DEFAULT: Final = int(signal.SIG_DFL)
 _INTERRUPT: Final = int(signal.SIGINT)
+
+_ROOM_BESIDE: Final = socket.CMSG_SPACE(2 * MOST_A_PACKET * 4)
 
 _decoder: msgspec.msgpack.Decoder[ToWarden] = msgspec.msgpack.Decoder(ToWarden)
 _encode = msgspec.msgpack.Encoder().encode
@@ -71,11 +74,11 @@ _encode = msgspec.msgpack.Encoder().encode
 class _Job:
     """A process that this warden has started."""
 
-    __slots__ = ("act", "act_at", "grace", "limits", "number", "pid", "reason", "slot")
+    __slots__ = ("act", "act_at", "number", "order", "pid", "reason", "slot", "term")
 
     def __init__(self, order: Order, pid: int, slot: int) -> None:
-        self.number, self.limits, self.grace = order.number, order.limits, order.grace
-        self.pid, self.slot = pid, slot
+        self.order, self.number, self.pid, self.slot = order, order.number, pid, slot
+        self.term = order.term
         self.reason = ""
         self.act: Callable[[_Job], None] | None = None
         self.act_at = 0.0
@@ -111,6 +114,8 @@ class Warden:
         # A job writes here that it has returned and has nobody below it; then there is nothing to sweep up.
         self._notes = mmap.mmap(-1, SLOTS)
         self._free = list(range(SLOTS))
+        #: When there is something to do that nobody asks for; never too late, perhaps too early.
+        self._act_at = NEVER
         self._looked_at = 0.0
         self._scanned_at = 0.0
         self._scanned_running = 0
@@ -120,15 +125,17 @@ class Warden:
         system.become_subreaper()
         self._wake, self._wake_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(
-                ignored, signal.SIG_IGN
-            )  # the supervisor decides about the end, and its end is seen
+            # The supervisor decides about the end, and its own end is seen.
+            signal.signal(ignored, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _nothing)
         self._parents_end = system.close_on_parents_death(parent)
         self._own = [self._control.fileno(), self._wake, self._wake_end]
         if self._parents_end is not None:
             self._own.append(self._parents_end)
+        self._stdout = sys.stdout = system.unbuffered(1)
+        sys.stderr = system.unbuffered(2)
+        self._numpy = sys.modules.get("numpy.random")
         self._kept = set() if is_for_one else self._children()
         self._own_data = system.data_size()
         self._own_memory = system.own_memory(self._pid)
@@ -144,36 +151,38 @@ class Warden:
             poll.register(self._parents_end, select.POLLIN)
         if os.getppid() != self._parent:
             self._leave()
+        control, wake = self._control.fileno(), self._wake
+        poll.register(control, select.POLLIN)
         while True:
-            poll.register(self._control, select.POLLIN | (select.POLLOUT if self._outbox else 0))
-            for descriptor, events in poll.poll(self._patience()):
-                if descriptor == self._control.fileno():
+            if self._outbox:
+                poll.modify(control, select.POLLIN | select.POLLOUT)
+            patience = None
+            if self._act_at != NEVER:
+                patience = max(0.0, self._act_at - time.monotonic()) * 1000 + 1
+            for descriptor, events in poll.poll(patience):
+                if descriptor == control:
                     if events & select.POLLOUT:
                         self._flush()
+                        poll.modify(control, select.POLLIN)
                     if events & ~select.POLLOUT:
                         self._receive()
-                elif descriptor == self._wake:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(self._wake, 4096)
+                elif descriptor == wake:
+                    os.read(wake, 4096)
+                    self._reap()
                 else:
                     self._leave()
-            self._act()
-            self._reap()
+            if self._act_at != NEVER and time.monotonic() >= self._act_at:
+                self._act()
             if self._is_for_one and not self._jobs and not self._outbox:
                 os._exit(0)
 
-    def _patience(self) -> float | None:
-        """Return how many milliseconds there is nothing to do by ourselves."""
-        moments = [job.act_at for job in self._jobs.values() if job.act is not None]
-        if any(job.limits.processes or job.limits.memory for job in self._jobs.values()):
-            moments.append(self._looked_at + LOOK_SECONDS)
-        if not moments:
-            return None
-        return max(0.0, min(moments) - time.monotonic()) * 1000 + 1
+    def _act_by(self, moment: float) -> None:
+        """Have `_act` called at a moment, if not before."""
+        self._act_at = min(self._act_at, moment)
 
     def _receive(self) -> None:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._control, MAX_PACKET, 2 * MOST_A_PACKET)
+            data, beside, _, _ = self._control.recvmsg(MAX_PACKET, _ROOM_BESIDE)
         except BlockingIOError:
             return
         except OSError:
@@ -182,8 +191,9 @@ class Warden:
             self._leave()
         packet = _decoder.decode(data)
         if isinstance(packet, Launch):
-            pairs = list(zip(descriptors[::2], descriptors[1::2], strict=True))
-            self.launch([(order, *pair) for order, pair in zip(packet.orders, pairs, strict=True)])
+            descriptors = memoryview(beside[0][2]).cast("i")
+            for number, order in enumerate(packet.orders):
+                self.launch(order, descriptors[2 * number], descriptors[2 * number + 1])
         elif isinstance(packet, Signal):
             job = self._by_number.get(packet.number)
             if job is not None:
@@ -191,7 +201,7 @@ class Warden:
         elif isinstance(packet, End):
             job = self._by_number.get(packet.number)
             if job is not None:
-                self._begin_end(job, "request", packet.grace)
+                self._begin_end(job, "request", packet.notice, packet.term)
         elif isinstance(packet, Locate):
             job = self._by_number.get(packet.number)
             if job is not None:
@@ -201,7 +211,8 @@ class Warden:
 
     def _tell(self, packet: FromWarden) -> None:
         self._outbox.append(_encode(packet))
-        self._flush()
+        if len(self._outbox) == 1:
+            self._flush()
 
     def _flush(self) -> None:
         try:
@@ -215,28 +226,31 @@ class Warden:
 
     # -- starting -----------------------------------------------------------------------------------------------
 
-    def launch(self, orders: list[tuple[Order, int, int]]) -> None:
-        """Start jobs, each with the descriptors of its channel and its output, which are closed here."""
-        for order, channel, output in orders:
-            slot = self._free.pop() if self._free else -1
-            try:
-                pid = os.fork()
-            except OSError as error:
-                self._free_slot(slot)
-                self._tell(NotStarted(order.number, f"fork failed: {error.strerror}"))
-                continue
+    def launch(self, order: Order, channel: int, output: int) -> None:
+        """Start a job, with the descriptors of its channel and its output, which are closed here."""
+        slot = self._free.pop() if self._free else -1
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._free_slot(slot)
+            self._tell(NotStarted(order.number, f"fork failed: {error.strerror}"))
+        else:
             if pid == 0:
-                self._be_job(order.limits, channel, output, slot)
-            os.close(channel)
-            os.close(output)
+                self._be_job(order, channel, output, slot)
             job = _Job(order, pid, slot)
             self._jobs[pid] = self._by_number[order.number] = job
             if self._is_for_one:
                 self._tell(Located(order.number, pid))
-            if order.limits.seconds is not None:
-                job.act, job.act_at = self._overdue, time.monotonic() + order.limits.seconds
+            if order.seconds is not None:
+                job.act, job.act_at = self._overdue, time.monotonic() + order.seconds
+                self._act_by(job.act_at)
+            if order.processes is not None or order.memory is not None:
+                self._act_by(time.monotonic() + LOOK_SECONDS)
+        finally:
+            os.close(channel)
+            os.close(output)
 
-    def _be_job(self, limits: Limits, channel: int, output: int, slot: int) -> NoReturn:
+    def _be_job(self, order: Order, channel: int, output: int, slot: int) -> NoReturn:
         code = 1
         try:
             os.setsid()
@@ -251,12 +265,13 @@ class Warden:
             os.close(output)
             for descriptor in self._own:
                 os.close(descriptor)
-            self._limit(limits)
-            _reseed()
+            self._limit(order)
+            if self._numpy is not None:
+                self._numpy.seed()  # Python's own numbers are other ones after a fork by themselves
             gc.enable()
             self._run(Channel(channel))
-            sys.stdout.flush()
-            sys.stderr.flush()
+            if sys.stdout is not self._stdout:
+                sys.stdout.flush()  # the job has put something in its place
             if slot >= 0:
                 self._notes[slot] = RETURNED | (ALONE if _is_alone() else 0)
             code = 0
@@ -268,27 +283,36 @@ class Warden:
         finally:
             os._exit(code)
 
-    def _limit(self, limits: Limits) -> None:
-        if limits.memory is not None:
-            _lower(resource.RLIMIT_DATA, self._own_data + limits.memory)
-        if limits.files is not None:
-            _lower(resource.RLIMIT_NOFILE, limits.files)
+    def _limit(self, order: Order) -> None:
+        if order.memory is not None:
+            _lower(resource.RLIMIT_DATA, self._own_data + order.memory)
+        if order.files is not None:
+            _lower(resource.RLIMIT_NOFILE, order.files)
 
     # -- watching -----------------------------------------------------------------------------------------------
 
     def _act(self) -> None:
+        """Do what is due by the clock, and find out when the next of it is."""
         now = time.monotonic()
         for job in list(self._jobs.values()):
             if job.act is not None and job.act_at <= now:
                 job.act(job)
-        limited = [job for job in self._jobs.values() if job.limits.processes or job.limits.memory]
-        if limited and now >= self._looked_at + LOOK_SECONDS:
-            self._looked_at = now
-            self._look(limited, now)
+        moments = [job.act_at for job in self._jobs.values() if job.act is not None]
+        limited = [
+            job
+            for job in self._jobs.values()
+            if job.order.processes is not None or job.order.memory is not None
+        ]
+        if limited:
+            if now >= self._looked_at + LOOK_SECONDS:
+                self._looked_at = now
+                self._look(limited, now)
+            moments.append(self._looked_at + LOOK_SECONDS)
+        self._act_at = min(moments, default=NEVER)
 
     def _look(self, limited: list[_Job], now: float) -> None:
         """End the jobs that use too much. Their trees are looked at when the machine has many more processes, or now and then."""
-        fewest = min((job.limits.processes for job in limited if job.limits.processes), default=1 << 30)
+        fewest = min((job.order.processes for job in limited if job.order.processes), default=1 << 30)
         running = system.running()
         if running - self._scanned_running < fewest / 2 and now < self._scanned_at + SCAN_SECONDS:
             return
@@ -296,11 +320,11 @@ class Warden:
         self._scanned_at, self._scanned_running = now, running
         for job in limited:
             tree = system.family({job.pid}, parent_of)
-            if job.limits.processes is not None and len(tree) > job.limits.processes:
+            if job.order.processes is not None and len(tree) > job.order.processes:
                 self._kill_for(job, "processes", tree)
-            elif job.limits.memory is not None:
+            elif job.order.memory is not None:
                 used = sum(max(0, system.own_memory(pid) - self._own_memory) for pid in tree)
-                if used > job.limits.memory:
+                if used > job.order.memory:
                     self._kill_for(job, "memory", tree)
 
     def _kill_for(self, job: _Job, reason: str, tree: set[int]) -> None:
@@ -310,25 +334,27 @@ class Warden:
 
     def _overdue(self, job: _Job) -> None:
         self._tell(Overdue(job.number))
-        self._begin_end(job, "time", job.grace)
+        self._begin_end(job, "time", job.order.notice, job.order.term)
 
     # -- ending -------------------------------------------------------------------------------------------------
 
-    def _begin_end(self, job: _Job, reason: str, grace: Grace) -> None:
+    def _begin_end(self, job: _Job, reason: str, notice: float, term: float) -> None:
         """Take the next steps of an end; a second request may shorten the first, never lengthen it."""
-        at = time.monotonic() + grace.notice
+        at = time.monotonic() + notice
         is_ending = bool(job.reason)
         if is_ending and (job.act is None or job.act_at <= at):
             return
         job.reason = job.reason or reason
-        job.grace = grace
+        job.term = term
         job.act, job.act_at = self._terminate, at
-        if grace.notice == 0:
+        self._act_by(at)
+        if notice == 0:
             self._terminate(job)
 
     def _terminate(self, job: _Job) -> None:
-        job.act, job.act_at = self._kill, time.monotonic() + job.grace.term
-        if job.grace.term == 0:
+        job.act, job.act_at = self._kill, time.monotonic() + job.term
+        self._act_by(job.act_at)
+        if job.term == 0:
             self._kill(job)
             return
         _signal_group(job.pid, signal.SIGTERM)
@@ -436,27 +462,13 @@ def _lower(kind: int, limit: int) -> None:
     resource.setrlimit(kind, (limit, limit))
 
 
-def _reseed() -> None:
-    """Give libraries other random numbers than the next job's; Python's own does it by itself after a fork."""
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-
-
 def _is_alone() -> bool:
     """Whether nobody lives below this process, and no thread of it could start somebody now."""
-    if threading.active_count() > 1:
+    if _thread._count():  # noqa: SLF001 - the number that threading.active_count would make a list for
         return False
-    for _ in _dead_children():
-        continue
     try:
-        os.waitpid(-1, os.WNOHANG)
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
     except ChildProcessError:
         return True
     return False
-
-
-def _dead_children() -> Iterator[int]:
-    with contextlib.suppress(ChildProcessError):
-        while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
-            yield pid

@@ -1,0 +1,35 @@
+"""The app of the workload W3p: a handler that notes when it began, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from typing import Final
+
+import penstock
+from penstock._process import Channel, Result
+
+RECORD: Final = struct.Struct("<dq")
+#: The file that handlers append to; given by the environment, since the template imports this module.
+FILE: Final = "PENSTOCK_BENCH_FILE"
+
+app = penstock.App()
+
+
+@app.job(type="bench")
+def note(i: int, s: str) -> None:  # noqa: ARG001 - the payload of all workloads
+    """Append one record of 16 bytes."""
+    write(i)
+
+
+def write(number: int) -> None:
+    descriptor = os.open(os.environ[FILE], os.O_WRONLY | os.O_APPEND)
+    os.write(descriptor, RECORD.pack(time.monotonic(), number))
+    os.close(descriptor)
+
+
+def entry(_target: object, payload: bytes, channel: Channel) -> None:
+    """Do the same without a worker."""
+    write(int(payload))
+    channel.send(Result())
