@@ -301,13 +301,25 @@ class Dispatcher:
                 for group in self._index.matching(type_, tags):
                     self._mark(group)
 
+    def wants(self, type: str, tags: Sequence[str]) -> bool:
+        """Whether a stream waits for such a job, and nobody is looking for it already."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            is_busy = self._claiming or self._dirty or self._offered or self._stopping
+            return not is_busy and any(group.hungry() for group in self._index.matching(type, tags))
+        finally:
+            self.lock.release()
+
     def wishes(self, changes: Sequence[Change]) -> Sequence[ClaimRequest]:
         """Say what streams want of jobs that are about to be committed. Called by the store, inside a transaction."""
         news = [change for change in changes if change.available]
         if len(news) > MOST_AT_ONCE or not self.lock.acquire(blocking=False):
             return ()
         try:
-            if self._claiming or self._dirty or self._stopping or self._needs_beat():
+            # One offer at a time, also where several transactions are.
+            is_busy = self._claiming or self._dirty or self._offered
+            if is_busy or self._stopping or self._needs_beat():
                 return ()
             wanted: Counter[_Group] = Counter()
             for change in news:

@@ -1,8 +1,9 @@
 """Jobs handed to waiting streams in the commit that makes them takeable (Q24, Q30; docs/design/0004)."""
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import apsw
@@ -11,12 +12,6 @@ import pytest
 from penstock import BackendError, Job, JobStatus, JobStream, Queue, cancel_scope
 
 SOON = 10.0
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The stores with one writer at a time; others hand nothing out this way."""
-    return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
 
 
 def take(stream: JobStream) -> list[Job]:
@@ -31,10 +26,6 @@ def resting(stream: JobStream, queue: Queue) -> None:
         while dispatcher._claiming or dispatcher._dirty:
             assert dispatcher._rest.wait(SOON)
     assert stream.free == stream.max_assigned_jobs
-
-
-def writer_of(queue: Queue) -> Any:
-    return queue.backend._store._writer  # type: ignore[attr-defined]
 
 
 def test_a_job_reaches_a_waiting_stream_in_the_commit_that_stores_it(
@@ -64,7 +55,7 @@ def test_a_commit_that_fails_hands_out_nothing(queue: Queue, url: str) -> None:
         pytest.skip("its reads are commits too, and would meet the planted fault")
     stream = queue.stream_jobs("worker", max_assigned_jobs=1)
     resting(stream, queue)
-    with failing_commit(writer_of(queue)), pytest.raises(BackendError):
+    with failing_commit(queue), pytest.raises(BackendError):
         queue.enqueue_job(Job(id="lost", type="t"))
     assert stream.free == 1
     queue.enqueue_job(Job(id="kept", type="t"))
@@ -134,8 +125,15 @@ def test_what_is_handed_to_a_stream_that_closes_meanwhile_goes_back(queue: Queue
         queue.cancel_jobs(job_ids=[f"job-{number}"])
 
 
-def failing_commit(writer: Any) -> Any:
-    """Make the next COMMIT of a writer fail as on a full disk."""
+@contextlib.contextmanager
+def failing_commit(queue: Queue) -> Iterator[None]:
+    """Make the next COMMIT of the store fail as on a full disk."""
+    store = queue.backend._store  # type: ignore[attr-defined]
+    if not hasattr(store, "_writer"):
+        with failing_command(store):
+            yield
+        return
+    writer = store._writer
 
     class Cursor:
         def __init__(self, cursor: apsw.Cursor) -> None:
@@ -150,11 +148,23 @@ def failing_commit(writer: Any) -> Any:
                 raise apsw.FullError("planted")
             return self._cursor.execute(sql, *parameters)
 
-    class Planted:
-        def __enter__(self) -> None:
-            writer._cursor = Cursor(writer._cursor)
+    writer._cursor = Cursor(writer._cursor)
+    yield
 
-        def __exit__(self, *_: object) -> None:
-            pass
 
-    return Planted()
+@contextlib.contextmanager
+def failing_command(store: Any) -> Iterator[None]:
+    import psycopg
+
+    from penstock.backends.postgres import fast
+
+    command = fast.command
+
+    def failing(connection: Any, text: bytes) -> Any:
+        if text == b"COMMIT":
+            raise psycopg.errors.DiskFull("planted")
+        return command(connection, text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fast, "command", failing)
+        yield

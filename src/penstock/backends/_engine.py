@@ -88,6 +88,7 @@ class EngineBackend(OutboxVerbs):
         self._reclaiming = _ClockWatch(enabled=not has_own_clock)
         self._listeners: dict[object, Callable[[Sequence[Change]], None]] = {}
         self._listener_lock = threading.Lock()
+        self._taker: Taker | None = None
         self._iterating: set[int] = set()
         self._pid = os.getpid()
         self.poll_seconds = store.poll_seconds
@@ -896,10 +897,11 @@ class EngineBackend(OutboxVerbs):
             return lambda is_committed: taker.receive(jobs if is_committed else [])
 
         self._store.before_commit = claim
+        self._taker = taker
 
         def stop() -> None:
             if self._store.before_commit is claim:
-                self._store.before_commit = None
+                self._store.before_commit = self._taker = None
 
         return stop
 

@@ -158,6 +158,10 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class Taker(Protocol):
     """Somebody who waits for jobs, and may take them in the very commit that makes them takeable."""
 
+    def wants(self, type: str, tags: Sequence[str]) -> bool:
+        """Whether somebody waits for such a job at this moment; a guess, made without waiting."""
+        ...
+
     def wishes(self, changes: Sequence[Change]) -> Sequence[ClaimRequest]:
         """Return what to claim, given what is about to be committed. Must not call the store, nor wait."""
         ...

@@ -62,8 +62,11 @@ class PostgresBackend(EngineBackend):
     def enqueue_job(self, job: Job) -> str:
         arguments.check_job(job, self._options.max_payload)
         if self._options.max_pending is None and job.is_plain and not self._is_iterated():
-            self._store.enqueue(job)
-            return job.id
+            taker = self._taker
+            if taker is None or not taker.wants(job.type, job.tags):
+                self._store.enqueue(job)
+                return job.id
+        # A transaction of its own: in it a stream that waits here takes the job, which costs no second flush.
         return super().enqueue_job(job)
 
     def joined(self, connection: object) -> JoinedBackend:

@@ -24,6 +24,7 @@ class CoreTransaction(Transaction):
 
     Attributes:
         xid: by which the server knows what became of it; None while nothing was written.
+        may_hand_out: those who wait for jobs in this process may take some in this transaction.
         is_long: others may commit much while this transaction is open, so its ready jobs count as late.
         is_due: a delayed job may be due; false if there was none at the transaction's time.
         after_commit: what this process may remember once the commit is known.
@@ -45,6 +46,7 @@ class CoreTransaction(Transaction):
         self.wants_changes = wants_changes
         self.changes: list[Change] = []
         self.is_long = False
+        self.may_hand_out = False
         self.is_due = True
         self.wants_upkeep = False
         self.is_news = False

@@ -11,6 +11,8 @@ A transaction never stays open: whatever happens, the connection is idle or clos
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -41,6 +43,7 @@ from penstock.scope import checkpoint
 
 __all__ = ["PostgresStore"]
 
+logger = logging.getLogger("penstock")
 T = TypeVar("T")
 
 _MOST_COLLISIONS: Final = 20
@@ -59,6 +62,10 @@ class _RunAgainError(Exception):
         self.cause = cause
         self.began = began
         super().__init__(str(cause))
+
+
+class _HandOutError(Exception):
+    """Those who wait could not be served; the transaction took no effect and its work is run again without them."""
 
 
 class PostgresStore(Store):
@@ -119,12 +126,16 @@ class PostgresStore(Store):
         patience = self._patience()
         collisions = refusals = 0
         foreseen: frozenset[str] = frozenset()
+        may_hand_out = not alone
         while True:
             connection = self._pool.acquire(patience)
             try:
                 tx = self._transaction(connection, patience)
-                tx.is_long, tx.foreseen = alone, foreseen
+                tx.is_long, tx.foreseen, tx.may_hand_out = alone, foreseen, may_hand_out
                 return self._run_once(connection, tx, work, patience)
+            except _HandOutError:
+                may_hand_out = False
+                continue
             except _RunAgainError as again:
                 error, began = again.cause, again.began
             finally:
@@ -165,7 +176,7 @@ class PostgresStore(Store):
         except BaseException:
             _roll_back(connection)
             raise
-        self._commit(connection, tx)
+        self._commit(connection, tx, self._hand_out(connection, tx))
         if tx.wants_upkeep:
             self._keep_up(connection)
         return result
@@ -191,8 +202,51 @@ class PostgresStore(Store):
             return _RunAgainError(error, began=began)
         return _final(error, patience)
 
-    def _commit(self, connection: BoundedConnection, tx: PostgresTransaction) -> None:
-        """Commit, make sure of the outcome, and tell the listeners."""
+    def _hand_out(
+        self, connection: BoundedConnection, tx: PostgresTransaction
+    ) -> Callable[[bool], None] | None:
+        """Let those who wait here take what is about to be committed, so that it costs no commit of its own.
+
+        Raises:
+            _HandOutError: it went wrong, which is not the fault of those who commit.
+        """
+        if (
+            self.before_commit is None
+            or not tx.may_hand_out
+            or not any(each.available for each in tx.changes)
+        ):
+            return None
+        try:
+            return self.before_commit(tx, list(tx.changes))
+        except Exception as error:
+            _roll_back(connection)
+            logger.warning("waiting streams could not be served at once: %s", error)
+            raise _HandOutError from error
+        except BaseException:
+            _roll_back(connection)
+            raise
+
+    def _commit(
+        self,
+        connection: BoundedConnection,
+        tx: PostgresTransaction,
+        handed_out: Callable[[bool], None] | None = None,
+    ) -> None:
+        """Commit, make sure of the outcome, and tell those who wait and the listeners."""
+        with contextlib.ExitStack() as undo:
+            if handed_out is not None:
+                undo.callback(handed_out, False)
+            self._commit_surely(connection, tx, handed_out, undo)
+        if tx.is_news:
+            self.hints.sender.nudge(connection)
+
+    def _commit_surely(
+        self,
+        connection: BoundedConnection,
+        tx: PostgresTransaction,
+        handed_out: Callable[[bool], None] | None,
+        undo: contextlib.ExitStack,
+    ) -> None:
         listener = self.on_commit
         with self.herald.ticket(listener if tx.changes else None) as ticket:
             try:
@@ -209,8 +263,9 @@ class PostgresStore(Store):
             ticket.news = tx.changes
             for remember in tx.after_commit:
                 remember()
-        if tx.is_news:
-            self.hints.sender.nudge(connection)
+            undo.pop_all()
+            if handed_out is not None:
+                handed_out(True)
 
     def _resolve(self, xid: str, tx: PostgresTransaction, cause: psycopg.Error) -> None:
         """Find out whether a transaction was committed whose connection broke during COMMIT.
@@ -491,6 +546,7 @@ _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()
 def _after_fork() -> None:
     for store in list(_stores):
         store._on_commit = None  # noqa: SLF001 - the parent's listeners stay with it
+        store.before_commit = None
         store.herald.reset()
         store.gatherer.reset()
         store.hints.reset()
