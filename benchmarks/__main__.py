@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import claiming, forking, looping, plotting, processes, report, streaming, submitting
+from benchmarks import claiming, forking, looping, plotting, processes, report, spark, streaming, submitting
 from benchmarks.peers import compare
 from benchmarks.results import Result
 from benchmarks.settings import Settings
@@ -45,6 +45,8 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "w3p": forking.isolated,
     "w4": streaming.latency,
     "streams": streaming.many_streams,
+    "spark-read": spark.read,
+    "spark-sink": spark.sink,
 }
 
 
