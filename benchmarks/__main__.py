@@ -47,6 +47,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "streams": streaming.many_streams,
     "spark-read": spark.read,
     "spark-sink": spark.sink,
+    "spark-frames": spark.frames,
 }
 
 

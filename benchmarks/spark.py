@@ -71,6 +71,29 @@ def sink(target: Target, settings: Settings) -> Iterator[Result]:
     )
 
 
+def frames(target: Target, settings: Settings) -> Iterator[Result]:
+    """Work off jobs with a transform of built-in functions; the reference claims and completes 1,000 at a time."""
+    spark = _session(settings)
+    if spark is None:
+        return
+    if target.name == "postgres":
+        settings.say(
+            "spark-frames on PostgreSQL is left out: its stores here are told apart by schema, not by url"
+        )
+        return
+    jobs = 20_000 if settings.quick else 200_000
+    rounds = []
+    progress = settings.progress("spark-frames", settings.rounds_of_bulk)
+    _framed(spark, target, 1_000)()
+    for _ in range(settings.rounds_of_bulk):
+        rounds += alternate(1, [_framed(spark, target, jobs), _looped(target, jobs)], lambda: None)
+        progress()
+    note = f"{jobs:,} jobs; ours parses each payload and stores a result, the reference stores none"
+    yield Result(
+        "spark-frames", target.name, rounds, against="claim + complete, 1,000", goal=Goal(0.5), note=note
+    )
+
+
 # -- sessions and stores ------------------------------------------------------------------------------------------
 
 _sessions: list[Any] = []
@@ -220,6 +243,58 @@ def _enqueued(target: Target, rows: int) -> Callable[[], float]:
             with target.open(location) as backend:
                 jobs = (Job(id=name, type=TYPE, payload=data) for name, data in items)
                 return rows / timed(lambda: list(insert(backend, jobs)))
+        finally:
+            target.drop(location)
+
+    return measure
+
+
+# -- frames -------------------------------------------------------------------------------------------------------
+
+
+def _filled(target: Target, jobs: int) -> str:
+    location = target.create("frames")
+    with target.open(location) as backend:
+        for _ in insert(backend, (Job(id=name, type=TYPE, payload=data) for name, data in make_items(jobs))):
+            pass
+    target.settle(location)
+    return location
+
+
+def _framed(spark: SparkSession, target: Target, jobs: int) -> Callable[[], float]:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    from penstock.spark import run_frames  # noqa: PLC0415
+
+    def transform(frame: DataFrame) -> DataFrame:
+        return frame.select("id", "attempt", (F.col("i") * 2).alias("twice"), F.length("s").alias("length"))
+
+    def measure() -> float:
+        location = _filled(target, jobs)
+        try:
+            report = run_frames(spark, target.url(location), transform, type=TYPE, schema="i int, s string")
+            assert report.completed == jobs
+            return jobs / report.seconds
+        finally:
+            target.drop(location)
+
+    return measure
+
+
+def _looped(target: Target, jobs: int) -> Callable[[], float]:
+    def measure() -> float:
+        location = _filled(target, jobs)
+        try:
+            with target.open(location) as backend:
+
+                def work() -> None:
+                    while claimed := backend.dequeue_jobs("w", limit=1_000, types=[TYPE]):
+                        backend.complete_jobs(
+                            {job.id: None for job in claimed},
+                            attempts={job.id: job.attempt for job in claimed},
+                        )
+
+                return jobs / timed(work)
         finally:
             target.drop(location)
 

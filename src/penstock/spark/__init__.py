@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.spark._session import register, session
     from penstock.spark.auditing import audit
+    from penstock.spark.frames import FramesReport, run_frames
     from penstock.spark.lake import SyncProgress, SyncReport, read_table, sync
     from penstock.spark.transforms import attempts, flows, hourly, latest
 
 __all__ = [
+    "FramesReport",
     "SyncProgress",
     "SyncReport",
     "attempts",
@@ -30,11 +32,13 @@ __all__ = [
     "latest",
     "read_table",
     "register",
+    "run_frames",
     "session",
     "sync",
 ]
 
 _HOMES = {
+    "FramesReport": "frames",
     "SyncProgress": "lake",
     "SyncReport": "lake",
     "attempts": "transforms",
@@ -44,6 +48,7 @@ _HOMES = {
     "latest": "transforms",
     "read_table": "lake",
     "register": "_session",
+    "run_frames": "frames",
     "session": "_session",
     "sync": "lake",
 }

@@ -25,6 +25,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._client import QueueClient
+from penstock._idle import has_work
 from penstock._outcome import Cancelled, Completed, Failed, Outcome, Released, invalid
 from penstock.app import App
 from penstock.errors import (
@@ -35,7 +36,7 @@ from penstock.errors import (
     QueueClosedError,
     shown,
 )
-from penstock.job import Job, JobState, JobStatus
+from penstock.job import Job
 from penstock.policy import duration
 from penstock.stream import JobStream
 from penstock.task import ISOLATIONS, Isolation, Task
@@ -451,28 +452,7 @@ class Worker:
         stats = backend.get_job_stats(self.tags)
         if stats.total_jobs == stats.completed_jobs + stats.stopped_jobs:
             return self._is_quiet()
-        return not any(self._has_work(task) for task in self._tasks) and self._is_quiet()
-
-    def _has_work(self, type_: str) -> bool:
-        backend = self._queue.backend
-        for status in (
-            JobStatus.RUNNING,
-            JobStatus.CANCELLING,
-            JobStatus.FAILED_RETRY,
-            JobStatus.UNKNOWN_RETRY,
-        ):
-            if backend.list_jobs(status=status, type=type_, tags=self.tags, limit=1):
-                return True
-        after: str | None = None
-        while True:
-            page = backend.list_jobs(
-                status=JobStatus.INITIAL_PENDING, type=type_, tags=self.tags, after=after, limit=1000
-            )
-            if any(job.state is JobState.SCHEDULED and not job.held for job in page):
-                return True
-            if len(page) < 1000:
-                return False
-            after = page[-1].id
+        return not any(has_work(backend, task, self.tags) for task in self._tasks) and self._is_quiet()
 
 
 def _log_end(run: Run, outcome: Outcome) -> None:

@@ -1,0 +1,429 @@
+"""Jobs as DataFrames: a type's ready jobs become one frame, one transform works on all of them, each is reported by its row.
+
+A wave goes like this:
+
+    claim      up to `max_jobs` and 256 MB of payload; this process holds them while it lives
+    run        payloads are parsed, `transform` is applied, its rows are collected: one Spark job
+    report     a row completes its job, or fails it; a job without a row is failed; every report is fenced
+
+If tasks fail, nobody knows which row it was. So the wave is halved and each half is run by itself, until the rows that
+are to blame are alone. If the transform itself is wrong, or Spark or the store is in trouble, no row is to blame: the
+wave is released, and its attempts do not count.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from penstock._idle import has_work
+from penstock.backends._options import StoreOptions
+from penstock.backends.base import Failure
+from penstock.connection import connect
+from penstock.errors import InvalidArgumentError, PenstockError, ReportErrors, shown
+from penstock.job import Job
+from penstock.policy import FailureCategory, duration
+from penstock.queue import Queue
+from penstock.spark._places import Place
+
+__all__ = ["FramesReport", "run_frames"]
+
+logger = logging.getLogger("penstock")
+
+Transform = Callable[[DataFrame], DataFrame]
+
+_MOST_PAYLOAD: Final = 256_000_000
+_MOST_SUB_BATCHES: Final = 64
+_CHUNK: Final = 5_000
+_LOOK_SECONDS: Final = 0.2
+_CORRUPT: Final = "_does_not_fit"
+_RESULT: Final = "_result"
+_INPUT: Final = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
+        pa.field("key", pa.list_(pa.string())),
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field("payload", pa.binary(), nullable=False),
+    ]
+)
+
+
+class FramesReport(msgspec.Struct, frozen=True):
+    """What `run_frames` did: jobs whose completion, or failure, was accepted; waves; and how long it took."""
+
+    completed: int
+    failed: int
+    waves: int
+    seconds: float
+
+
+def run_frames(
+    spark: SparkSession,
+    url: str,
+    transform: Transform,
+    *,
+    type: str,
+    schema: str | StructType | None = None,
+    max_jobs: int = 100_000,
+    until_idle: bool = True,
+    max_seconds: float | None = None,
+) -> FramesReport:
+    """Work on all ready jobs of a type as one DataFrame, wave after wave.
+
+        def score(frame):
+            return frame.select("id", "attempt", F.length("text").alias("score"))
+
+        run_frames(spark, url, score, type="score", schema="text string")
+
+    The frame has `id`, `attempt`, `key`, `tags`, and the fields of the JSON payload as `schema` names them, or
+    `payload` as bytes without one. The transform returns `id`, `attempt` and whatever the results are: a row's other
+    columns become its job's result, as a JSON object. If it has a column `error`, a row where that is not null fails
+    its job, as TEMPORARY unless the column `error_category` says otherwise. A job whose row does not come back fails
+    as TEMPORARY; one that comes back twice, and one whose payload does not fit the schema, as PERMANENT.
+
+    Args:
+        spark: the session.
+        url: the store.
+        transform: from DataFrame to DataFrame. It may be called several times for one job.
+        type: of the jobs.
+        schema: of the payload, as DDL or StructType.
+        max_jobs: in a wave; a wave also has at most 256 MB of payload, and one job of a key.
+        until_idle: return when no job of the type is ready, running or waiting for a retry; else go on for ever.
+        max_seconds: no wave begins after so long.
+
+    Raises:
+        AnalysisException: the transform does not fit the frame. As after every error that is raised, the jobs of
+            the wave have been released, uncounted.
+        InvalidArgumentError: wrong arguments, or a transform that returns no `id` and `attempt`.
+        BackendError: the store is in trouble.
+    """
+    limit = _checked(transform, type, max_jobs, max_seconds)
+    place = Place.of(url)
+    frames = _Frames(spark, transform, schema)
+    began = time.monotonic()
+    with connect(place.url) as queue:
+        waves = _Waves(queue, frames, type, max_jobs)
+        while limit is None or time.monotonic() - began < limit:
+            if waves.run_one():
+                continue
+            if until_idle and not has_work(queue.backend, type):
+                break
+            waves.wait()
+    seconds = time.monotonic() - began
+    return FramesReport(waves.counts["completed"], waves.counts["failed"], waves.counts["waves"], seconds)
+
+
+def _checked(transform: object, type_: object, max_jobs: object, max_seconds: float | None) -> float | None:
+    if not callable(transform):
+        raise InvalidArgumentError(
+            f"transform must be a function of a DataFrame, got {shown(transform)}", field="transform"
+        )
+    if not isinstance(type_, str) or not type_:
+        raise InvalidArgumentError(f"type must be a job type, got {shown(type_)}", field="type", value=type_)
+    if isinstance(max_jobs, bool) or not isinstance(max_jobs, int) or not 1 <= max_jobs <= 10_000_000:
+        raise InvalidArgumentError(
+            f"max_jobs must be a whole number from 1 to 10000000, got {shown(max_jobs)}",
+            field="max_jobs",
+            value=max_jobs,
+        )
+    return None if max_seconds is None else duration(max_seconds, "max_seconds").total_seconds()
+
+
+class _Row(NamedTuple):
+    """What came back for a job."""
+
+    result: bytes | None
+    error: str | None
+    category: str | None
+
+
+class _TasksFailedError(Exception):
+    """Tasks failed over some row of the batch; the text says how."""
+
+
+class _Waves:
+    """Claims, runs and reports waves of one type."""
+
+    def __init__(self, queue: Queue, frames: _Frames, type_: str, max_jobs: int) -> None:
+        self._queue = queue
+        self._frames = frames
+        self._type = type_
+        self._max_jobs = max_jobs
+        self._assignee = f"frames:{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._max_result = StoreOptions().max_payload
+        self.counts: Counter[str] = Counter()
+
+    def run_one(self) -> bool:
+        """Run one wave; return whether there was anything to do."""
+        held: dict[str, Job] = {}
+        try:
+            for jobs in self._claimed():
+                held.update((job.id, job) for job in jobs)
+            if not held:
+                return False
+            self.counts["waves"] += 1
+            self._work(held)
+        except BaseException:
+            self._release(held)
+            raise
+        return True
+
+    def wait(self) -> None:
+        """Wait until a job may have become ready."""
+        due = self._queue.backend.next_due()
+        threading.Event().wait(_LOOK_SECONDS if due is None else min(max(due, 0.01), _LOOK_SECONDS))
+
+    def _claimed(self) -> Iterator[list[Job]]:
+        left, room = self._max_jobs, _MOST_PAYLOAD
+        while left > 0 and room > 0:
+            # So few that even the largest payloads cannot go far beyond the limit.
+            wanted = min(left, _CHUNK, max(1, room // self._max_result))
+            jobs = self._queue.claim_jobs(self._assignee, wanted, types=[self._type])
+            yield jobs
+            left -= len(jobs)
+            room -= sum(len(job.payload) for job in jobs)
+            if len(jobs) < wanted:
+                return
+
+    def _work(self, held: dict[str, Job]) -> None:
+        """Run a wave, in halves if need be. What is reported is no longer held."""
+        batches = deque([list(held.values())])
+        tries = 0
+        while batches:
+            batch = batches.popleft()
+            if tries > _MOST_SUB_BATCHES:
+                why = (
+                    f"the batch failed and was halved {_MOST_SUB_BATCHES} times; this job may not be to blame"
+                )
+                self._report(held, {}, {job.id: Failure(message=why) for job in batch})
+                continue
+            tries += 1
+            try:
+                rows, repeated = self._frames.run(batch)
+            except _TasksFailedError as error:
+                if len(batch) == 1:
+                    self._report(held, {}, {batch[0].id: Failure(message=str(error))})
+                else:
+                    half = len(batch) // 2
+                    batches += (batch[:half], batch[half:])
+                continue
+            self._report(held, *self._judged(batch, rows, repeated))
+
+    def _judged(
+        self, batch: Sequence[Job], rows: Mapping[str, _Row], repeated: set[str]
+    ) -> tuple[dict[str, bytes | None], dict[str, Failure]]:
+        done: dict[str, bytes | None] = {}
+        failed: dict[str, Failure] = {}
+        for job in batch:
+            row = rows.get(job.id)
+            if job.id in repeated:
+                failed[job.id] = _permanent("more than one row came back")
+            elif row is None:
+                failed[job.id] = Failure(message="no row came back")
+            elif row.error is not None:
+                failed[job.id] = Failure(
+                    message=row.error or "(no message)", category=_category(row.category)
+                )
+            elif row.result is not None and len(row.result) > self._max_result:
+                failed[job.id] = _permanent(
+                    f"the result has {len(row.result)} bytes; the limit is {self._max_result}"
+                )
+            else:
+                done[job.id] = row.result
+        return done, failed
+
+    def _report(
+        self, held: dict[str, Job], done: Mapping[str, bytes | None], failed: Mapping[str, Failure]
+    ) -> None:
+        """Report, count what was accepted, and let go of both."""
+        self.counts["completed"] += self._accepted(held, done, self._queue.complete_jobs)
+        self.counts["failed"] += self._accepted(held, failed, self._queue.fail_jobs)
+
+    @staticmethod
+    def _accepted(held: dict[str, Job], values: Mapping[str, Any], verb: Callable[..., None]) -> int:
+        count = 0
+        source = iter(values.items())
+        while chunk := dict(islice(source, _CHUNK)):
+            refused: Sequence[Exception] = ()
+            try:
+                verb(chunk, attempts={job_id: held[job_id].attempt for job_id in chunk})
+            except ReportErrors as errors:
+                refused = errors.exceptions
+                logger.warning("%d of %d reports came too late: %s", len(refused), len(chunk), refused[0])
+            count += len(chunk) - len(refused)
+            for job_id in chunk:
+                del held[job_id]
+        return count
+
+    def _release(self, held: Mapping[str, Job]) -> None:
+        source = iter(held.values())
+        try:
+            while chunk := list(islice(source, _CHUNK)):
+                self._queue.release_jobs(
+                    {job.id: "the wave was given up" for job in chunk},
+                    attempts={job.id: job.attempt for job in chunk},
+                )
+        except PenstockError as error:  # they come back when this process is seen to hold them no more
+            logger.warning("jobs could not be released: %s", error)
+
+
+class _Frames:
+    """Makes a frame of jobs, runs the transform, and collects a row for each."""
+
+    def __init__(self, spark: SparkSession, transform: Transform, schema: str | StructType | None) -> None:
+        self._spark = spark
+        self._transform = transform
+        self._schema = schema
+
+    def run(self, jobs: Sequence[Job]) -> tuple[dict[str, _Row], set[str]]:
+        """Return what came back by job id, and the ids that came back more than once.
+
+        Raises:
+            _TasksFailedError: while rows were worked on.
+        """
+        frame, unfit = self._frame(jobs)
+        answer = self._answer(self._transform(frame), unfit)
+        try:
+            table = answer.toArrow()
+        except AnalysisException:
+            raise
+        except (PySparkException, Py4JError) as error:
+            if "ExecutorLostFailure" in str(error):
+                raise
+            raise _TasksFailedError(_short(error)) from error
+        return _by_id(table, {job.id: job.attempt for job in jobs})
+
+    def _frame(self, jobs: Sequence[Job]) -> tuple[DataFrame, DataFrame | None]:
+        """Return the frame of those whose payload fits, and the answers of those whose payload does not."""
+        table = pa.Table.from_pydict(
+            {
+                "id": [job.id for job in jobs],
+                "attempt": [job.attempt for job in jobs],
+                "key": [job.key for job in jobs],
+                "tags": [job.tags for job in jobs],
+                "payload": [job.payload for job in jobs],
+            },
+            schema=_INPUT,
+        )
+        plain: DataFrame = self._spark.createDataFrame(table)
+        if self._schema is None:
+            return plain, None
+        fields = self._parsed_schema()
+        parsed = plain.withColumn(
+            "_fields",
+            F.from_json(
+                F.decode("payload", "UTF-8"),
+                fields,
+                {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT},
+            ),
+        )
+        fits = F.col("_fields").isNotNull() & F.col(f"_fields.{_CORRUPT}").isNull()
+        names = [field.name for field in fields if field.name != _CORRUPT]
+        good = parsed.where(fits).select(
+            "id", "attempt", "key", "tags", *(F.col(f"_fields.`{name}`").alias(name) for name in names)
+        )
+        unfit = parsed.where(~fits).select(
+            "id",
+            "attempt",
+            F.lit(None).cast("string").alias(_RESULT),
+            F.lit("the payload does not fit the schema").alias("error"),
+            F.lit(str(FailureCategory.PERMANENT)).alias("error_category"),
+        )
+        return good, unfit
+
+    def _parsed_schema(self) -> StructType:
+        schema = self._schema
+        if isinstance(schema, str):
+            schema = self._spark.createDataFrame(
+                [], schema
+            ).schema  # also on Connect, which has no parser of its own
+        if not isinstance(schema, StructType):
+            raise InvalidArgumentError(
+                f"schema must be DDL or a StructType, got {shown(schema)}", field="schema"
+            )
+        return StructType([*schema.fields]).add(_CORRUPT, "string")
+
+    @staticmethod
+    def _answer(frame: DataFrame, unfit: DataFrame | None) -> DataFrame:
+        """Return id, attempt, result as JSON, error and its category of every row."""
+        if not isinstance(frame, DataFrame):
+            raise InvalidArgumentError(
+                f"transform must return a DataFrame, got {shown(frame)}", field="transform"
+            )
+        missing = {"id", "attempt"}.difference(frame.columns)
+        if missing:
+            raise InvalidArgumentError(
+                f"transform must return the columns id and attempt; {' and '.join(sorted(missing))} is missing",
+                field="transform",
+            )
+        results = [name for name in frame.columns if name not in ("id", "attempt", "error", "error_category")]
+        result = (
+            F.to_json(F.struct(*(F.col(f"`{name}`") for name in results)), {"ignoreNullFields": "false"})
+            if results
+            else F.lit(None)
+        )
+        answer = frame.select(
+            F.col("id").cast("string").alias("id"),
+            F.col("attempt").cast("int").alias("attempt"),
+            result.cast("string").alias(_RESULT),
+            *(
+                (F.col(name) if name in frame.columns else F.lit(None)).cast("string").alias(name)
+                for name in ("error", "error_category")
+            ),
+        )
+        return answer if unfit is None else answer.unionByName(unfit)
+
+
+def _by_id(table: pa.Table, attempts: Mapping[str, int]) -> tuple[dict[str, _Row], set[str]]:
+    rows: dict[str, _Row] = {}
+    repeated: set[str] = set()
+    columns = [
+        table.column(name).to_pylist() for name in ("id", "attempt", _RESULT, "error", "error_category")
+    ]
+    for job_id, attempt, result, error, category in zip(*columns, strict=True):
+        if attempts.get(job_id) != attempt:
+            logger.warning("a row came back that belongs to no job of its wave: id %s", shown(job_id))
+        elif job_id in rows:
+            repeated.add(job_id)
+        else:
+            rows[job_id] = _Row(None if result is None else result.encode(), error, category)
+    return rows, repeated
+
+
+def _permanent(message: str) -> Failure:
+    return Failure(message=message, category=FailureCategory.PERMANENT)
+
+
+def _category(name: str | None) -> FailureCategory:
+    try:
+        return FailureCategory.TEMPORARY if name is None else FailureCategory(name.lower())
+    except ValueError:
+        return FailureCategory.TEMPORARY
+
+
+def _short(error: Exception) -> str:
+    """Return the part of Spark's message that a person wants: the last line of a Python traceback, or the first of all."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("at ", "File ", "Driver stacktrace", "..."))]
+    python = [
+        line for line in told if line.partition(":")[0].rpartition(".")[2].endswith(("Error", "Exception"))
+    ]
+    chosen: Any = python[0] if python else (told or ["a task failed"])[0]
+    return str(chosen)[:2000]
