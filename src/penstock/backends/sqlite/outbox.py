@@ -17,9 +17,10 @@ __all__ = ["count_deliveries", "deliveries", "due_deliveries", "read_ends", "sch
 #: Journal rows that one look goes through.
 _PORTION: Final = 10_000
 _FINAL: Final = ", ".join(f"'{status}'" for status in sorted(FINAL))
-_HAS_CALLBACKS: Final = """SELECT EXISTS (SELECT 1 FROM job INDEXED BY job_callback WHERE callback_url IS NOT NULL),
-    (SELECT max(seq) FROM journal),
-    (SELECT max(seq) FROM (SELECT seq FROM journal WHERE seq > ?1 ORDER BY seq LIMIT ?2))"""
+_HAS_CALLBACKS: Final = """SELECT
+    EXISTS (SELECT 1 FROM job INDEXED BY job_callback WHERE callback_url IS NOT NULL),
+    (SELECT max(seq) FROM journal)"""
+_REACHED: Final = "SELECT max(seq) FROM (SELECT seq FROM journal WHERE seq > ? ORDER BY seq LIMIT ?)"
 _ENDS: Final = f"""SELECT {", ".join(f"row.{name}" for name in JOURNAL_COLUMNS)},
     job.callback_url, job.correlation_id, job.created_at,
     CASE WHEN row.status = 'completed' AND length(result.data) <= ?3 THEN result.data END,
@@ -46,14 +47,16 @@ ORDER BY due_at, seq LIMIT ?3"""
 
 def read_ends(cursor: apsw.Cursor, after: int, limit: int, max_result: int) -> tuple[list[JobEnd], int]:
     """See `Backend.read_ends`."""
-    ((has_callbacks, last, reached),) = fetch(cursor, _HAS_CALLBACKS, (min(after, 2**62), _PORTION))
+    ((has_callbacks, last),) = fetch(cursor, _HAS_CALLBACKS)
     if not has_callbacks:
         return [], max(after, last or 0)
-    found = fetch(cursor, _ENDS, (min(after, 2**62), _PORTION, max_result, limit))
+    portion = (min(after, 2**62), _PORTION)
+    found = fetch(cursor, _ENDS, (*portion, max_result, limit))
     with damage_named():
         ends = [job_end(values) for values in found]
     if len(ends) == limit:
         return ends, ends[-1].entry.seq
+    ((reached,),) = fetch(cursor, _REACHED, portion)
     return ends, after if reached is None else reached
 
 
