@@ -22,9 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from types import TracebackType
 from typing import Final, Literal, Protocol, Self
-from zoneinfo import ZoneInfo
 
-import cronsim
 import msgspec
 
 from penstock.clock import from_micros, to_micros
@@ -93,9 +91,13 @@ class Cron:
             )
         self.expression = " ".join(expression.split())
         self.tz = _zone(tz)
+        # Imported by those who have such a schedule: most apps, and the processes of jobs, have none.
+        from cronsim import CronSim, CronSimError  # noqa: PLC0415
+
+        self._simulate = CronSim
         try:
-            next(cronsim.CronSim(self.expression, datetime(2024, 1, 1, tzinfo=self.tz)))
-        except cronsim.CronSimError as error:
+            next(CronSim(self.expression, datetime(2024, 1, 1, tzinfo=self.tz)))
+        except CronSimError as error:
             raise InvalidArgumentError(
                 f"the cron expression {shown(expression)} is wrong: {error}",
                 field="expression",
@@ -109,7 +111,7 @@ class Cron:
     def after(self, moment: datetime) -> datetime:
         start = moment
         while True:
-            tick = next(cronsim.CronSim(self.expression, start.astimezone(self.tz))).astimezone(UTC)
+            tick = next(self._simulate(self.expression, start.astimezone(self.tz))).astimezone(UTC)
             if tick > moment:
                 return tick
             # Where clocks change by other than an hour (Lord Howe Island), the library may stay where it is.
@@ -300,6 +302,8 @@ def _walk(when: Ticks, start: datetime, now: datetime) -> Iterator[datetime]:
 def _zone(tz: object) -> tzinfo:
     if isinstance(tz, tzinfo):
         return tz
+    from zoneinfo import ZoneInfo  # noqa: PLC0415  # see `Cron`
+
     try:
         return ZoneInfo(tz)  # type: ignore[arg-type]  # whatever it is, the constructor is the check
     except (ValueError, KeyError, OSError, TypeError, AttributeError):

@@ -22,7 +22,19 @@ EXTRAS = (
     "pyspark",
 )
 # sqlite3 is here for safety, not for speed: two SQLite libraries on one file in one process can corrupt it.
-UNUSED = ("click", "hypothesis", "pytest", "rich", "sqlite3", "typer", "xml")
+UNUSED = (
+    "click",
+    "hypothesis",
+    "pytest",
+    "rich",
+    "sqlite3",
+    "typer",
+    "xml",
+    "cronsim",
+    "http.client",
+    "ssl",
+    "zoneinfo",
+)
 
 BLOCK = """
 import sys
