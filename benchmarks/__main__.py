@@ -20,7 +20,18 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import claiming, forking, looping, plotting, processes, report, spark, streaming, submitting
+from benchmarks import (
+    claiming,
+    forking,
+    looping,
+    plotting,
+    processes,
+    report,
+    spark,
+    streaming,
+    submitting,
+    working,
+)
 from benchmarks.peers import compare
 from benchmarks.results import Result
 from benchmarks.settings import Settings
@@ -42,8 +53,10 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "writers": processes.writers,
     "million": processes.million,
     "w3": streaming.end_to_end,
+    "w3t": working.on_threads,
     "w3p": forking.isolated,
     "w4": streaming.latency,
+    "w4p": working.latency,
     "streams": streaming.many_streams,
     "spark-read": spark.read,
     "spark-sink": spark.sink,

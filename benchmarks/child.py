@@ -1,4 +1,4 @@
-"""The other end of `benchmarks.processes`: `python -m benchmarks.child write|million|receive <url> <amount>`."""
+"""The other end of `benchmarks.processes`: `python -m benchmarks.child <verb> <url> <amount>`."""
 
 from __future__ import annotations
 
@@ -77,11 +77,14 @@ def memory(field: str) -> int:
 
 def main() -> None:
     verb, url, amount = sys.argv[1:]
-    with open_url(url) as backend:
-        print(
-            json.dumps({"write": write, "million": million, "receive": receive}[verb](backend, amount)),
-            flush=True,
-        )
+    if verb == "serve":
+        from benchmarks.working import serve  # noqa: PLC0415  # the others need no app
+
+        found = serve(url, int(amount))
+    else:
+        with open_url(url) as backend:
+            found = {"write": write, "million": million, "receive": receive}[verb](backend, amount)
+    print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,8 @@ class App:
         self._options = options
         self._tasks: dict[str, Task[..., Any]] = {}
         self._schedules: dict[str, tuple[Periodic, Callable[..., Any]]] = {}
-        self._middleware: list[Middleware] = [_checked_middleware(each) for each in middleware]
+        #: What is around every handler, from the outermost to the innermost.
+        self.middlewares: tuple[Middleware, ...] = tuple(map(_checked_middleware, middleware))
         self._lock = threading.Lock()
         self._client: QueueClient | None = None
         self._stand_in: Client | None = None
@@ -309,13 +310,8 @@ class App:
         It runs where the handler runs, is given the `JobContext` and a function that runs the rest, also if the handler
         is `async def`, and returns the result. What it raises is the job's failure.
         """
-        self._middleware.append(_checked_middleware(wrap))
+        self.middlewares = (*self.middlewares, _checked_middleware(wrap))
         return wrap
-
-    @property
-    def middlewares(self) -> Sequence[Middleware]:
-        """What is around every handler, from the outermost to the innermost."""
-        return tuple(self._middleware)
 
     # -- jobs ---------------------------------------------------------------------------------------------------
 

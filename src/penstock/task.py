@@ -133,12 +133,12 @@ class Task(Generic[P, R]):
         own = self._options.timeout
         return limit if own is None else min(duration(own, "timeout", positive=True), limit)
 
-    def limit_of(self, job: Job) -> timedelta:
+    def seconds_for(self, job: Job) -> float:
         """How long an attempt of this job may take: what it was submitted with, else the handler's own limit."""
         execution = job.timeouts.execution
         if execution is None or execution == DEFAULT_TIMEOUTS.execution:
-            return self.timeout
-        return min(execution, self.app.max_execution)
+            execution = self.timeout
+        return min(execution, self.app.max_execution).total_seconds()
 
     # -- submission ---------------------------------------------------------------------------------------------
 

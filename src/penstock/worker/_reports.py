@@ -35,6 +35,9 @@ logger = logging.getLogger("penstock.worker")
 MOST_AT_ONCE: Final = 1_000
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
+#: While jobs wait for a slot, outcomes are gathered for so long at the most.
+LINGER_SECONDS: Final = 0.05
+LINGER_STEP: Final = 0.001
 
 
 class Report(NamedTuple):
@@ -48,9 +51,17 @@ class Report(NamedTuple):
 class Reporter:
     """Reports outcomes on a thread of its own."""
 
-    def __init__(self, queue: Queue, on_fatal: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        on_fatal: Callable[[BaseException], None],
+        backlog: Callable[[], int],
+        capacity: int,
+    ) -> None:
         self._queue = queue
         self._on_fatal = on_fatal
+        self._backlog = backlog
+        self._enough = min(MOST_AT_ONCE, max(1, capacity // 2))
         self._pending: deque[Report] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._is_waiting = False
@@ -95,6 +106,7 @@ class Reporter:
                 self._wake.get()
             self._is_waiting = False
             self._is_busy = True
+            self._linger()
             try:
                 self._report(self._gather())
             except QueueClosedError:
@@ -108,6 +120,23 @@ class Reporter:
                 self._on_fatal(error)
             finally:
                 self._is_busy = False
+
+    def _linger(self) -> None:
+        """Let short jobs that wait for a slot go first: large batches are cheap, and turns of threads are not.
+
+        Half of what the worker may hold is enough, so that the store works on one half while the slots run the other.
+        An outcome waits only while more of them come by the moment.
+        """
+        end_at = time.monotonic() + LINGER_SECONDS
+        seen = 0
+        while (
+            seen < len(self._pending) < self._enough
+            and self._backlog()
+            and time.monotonic() < end_at
+            and not self._stopping.is_set()
+        ):
+            seen = len(self._pending)
+            time.sleep(LINGER_STEP)
 
     def _gather(self) -> list[Report]:
         """Take what is pending: each job once, because two attempts of one job are two reports."""

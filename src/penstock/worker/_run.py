@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Reason", "Run"]
 
+#: Held for moments, by whoever asks a run to end or tells its progress. One for all: a short job would pay for its own.
+_lock = threading.Lock()
+
 
 class Reason(StrEnum):
     """Why a handler is asked to end."""
@@ -40,7 +43,6 @@ class Run:
         "_queue",
         "asked_at",
         "job",
-        "lock",
         "reason",
         "seconds",
         "started_at",
@@ -58,7 +60,6 @@ class Run:
         self.asked_at = 0.0
         #: Whether the handler has looked and seen that it should end.
         self.was_told = False
-        self.lock = threading.Lock()
         self._queue = queue
         self._claim = [None]
         self._interrupt: Callable[[], None] | None = None
@@ -89,7 +90,7 @@ class Run:
 
     def ask_to_end(self, reason: Reason) -> bool:
         """Tell the handler to end, and interrupt it if there is a way; false if it was told before."""
-        with self.lock:
+        with _lock:
             if self.reason is not None:
                 return False
             self.reason, self.asked_at = reason, time.monotonic()
@@ -100,7 +101,7 @@ class Run:
 
     def interruptible(self, interrupt: Callable[[], None] | None) -> None:
         """Say how the handler can be interrupted from now on; called at once if it was asked to end already."""
-        with self.lock:
+        with _lock:
             self._interrupt = interrupt
             is_asked = self.reason is not None
         if is_asked and interrupt is not None:
@@ -120,7 +121,7 @@ class Run:
         return datetime.now(UTC) + timedelta(seconds=self.ends_at - time.monotonic())
 
     def progress(self, percent: int, description: str | None) -> None:
-        with self.lock:
+        with _lock:
             if description is None:
                 description = self._progress[1]
             self._progress = (percent, description)
@@ -138,7 +139,7 @@ class Run:
 
     def flush(self) -> None:
         """Store the latest progress. A job that was taken away is noticed here."""
-        with self.lock:
+        with _lock:
             if not self._dirty:
                 return
             (percent, description), self._dirty = self._progress, False

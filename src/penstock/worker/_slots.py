@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from penstock._execution import LoopRunner, execute
 from penstock._outcome import Cancelled, Completed, Failed, Outcome, Released, failure_of, too_large
@@ -51,27 +51,23 @@ class ThreadRunner:
         self._loop.close()
 
 
-class _Waiting(NamedTuple):
-    job: Job
-    since: float
-
-
 class Backlog:
     """Jobs that were taken from the store and wait for a slot; also how slots are told to end."""
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[_Waiting | None] = SimpleQueue()
+        #: Each with the moment it came, by the monotonic clock; None is the end.
+        self._jobs: SimpleQueue[tuple[Job, float] | None] = SimpleQueue()
 
     def put(self, jobs: list[Job]) -> None:
         now = time.monotonic()
         put = self._jobs.put
         for job in jobs:
-            put(_Waiting(job, now))
+            put((job, now))
 
     def take(self) -> Job | None:
         """Wait for a job; None is the end."""
         waiting = self._jobs.get()
-        return None if waiting is None else waiting.job
+        return None if waiting is None else waiting[0]
 
     def end(self, slots: int) -> None:
         """Let so many slots find the end, after all jobs."""
@@ -87,10 +83,10 @@ class Backlog:
                 waiting = self._jobs.get_nowait()
             except Empty:
                 break
-            if waiting is None or (limit is not None and waiting.since > limit):
+            if waiting is None or (limit is not None and waiting[1] > limit):
                 self._jobs.put(waiting)
             else:
-                found.append(waiting.job)
+                found.append(waiting[0])
         return found
 
     def __len__(self) -> int:

@@ -177,7 +177,7 @@ class Worker:
         queue = self._queue = self.app.queue
         self._stops, self._is_draining = 0, False
         self._backlog = Backlog()
-        self._reporter = Reporter(queue, self._control.put)
+        self._reporter = Reporter(queue, self._control.put, self._backlog.__len__, self._capacity)
         self._watch = Watch(self, queue, self.stop_grace)
         self._slots = [
             Slot(number, self._backlog, self._begin, self._finish, self._runner_for)
@@ -346,7 +346,7 @@ class Worker:
                 job, invalid(f"there is no handler for the type {shown(job.type)}", "no_handler")
             )
             return None
-        return Run(job, task, task.limit_of(job).total_seconds(), self._queue)
+        return Run(job, task, task.seconds_for(job), self._queue)
 
     def _runner_for(self, task: Task[Any, Any]) -> Runner | None:
         """Return what runs a task's jobs elsewhere; None is the slot's own thread."""
