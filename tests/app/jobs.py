@@ -241,6 +241,14 @@ def leaves_a_child(note: str) -> int:
     return child.pid
 
 
+@app.job(retry=ONCE)
+def splits() -> list[int]:
+    """Fork, and let both come out of the handler."""
+    before = os.getpid()
+    os.fork()
+    return [before, os.getpid()]
+
+
 @app.job(isolation="thread", retry=ONCE)
 def here() -> int:
     return os.getpid()

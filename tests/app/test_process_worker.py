@@ -188,6 +188,14 @@ def test_what_a_job_leaves_running_is_ended(sqlite_app, tmp_path, caplog):
     assert "left 1 processes behind" in caplog.text
 
 
+def test_a_child_that_comes_out_of_the_handler_has_nothing_to_say(sqlite_app):
+    handles = [jobs.splits.submit() for _ in range(5)]
+    run(sqlite_app)
+    for handle in handles:
+        before, after = handle.result(0)
+        assert before == after
+
+
 # -- telling --------------------------------------------------------------------------------------------------------
 
 

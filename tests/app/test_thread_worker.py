@@ -289,6 +289,35 @@ def test_a_job_that_was_taken_away_is_told_to_end_and_its_report_is_dropped(make
     assert check_store(app.queue.backend) == []
 
 
+@pytest.mark.parametrize("how", ["returns", "raises"])
+def test_a_late_report_is_refused_by_its_attempt_and_dropped(make_app, url, monkeypatch, caplog, how):
+    """Though the worker has not noticed that it lost the job."""
+    monkeypatch.setattr("penstock.worker._watch.STORE_LOOK_SECONDS", 3600.0)
+    app = make_app(url)
+    begun = [threading.Event(), threading.Event()]
+    gates = [threading.Event(), threading.Event()]
+
+    @app.job(retry=RetryPolicy(max_attempts=5))
+    def slow(context: JobContext) -> int:
+        begun[context.attempt - 1].set()
+        gates[context.attempt - 1].wait(PATIENCE)
+        if how == "raises" and context.attempt == 1:
+            raise PermanentError("late")
+        return context.attempt
+
+    handle = slow.submit()
+    with working(app, concurrency=2) as worker:
+        assert begun[0].wait(PATIENCE)
+        app.queue.mark_worker_unresponsive(worker.name)
+        assert begun[1].wait(PATIENCE)
+        gates[0].set()
+        until(lambda: "a late report was dropped" in caplog.text)
+        assert handle.status is JobStatus.RUNNING
+        gates[1].set()
+        assert handle.result(PATIENCE) == 2
+    assert check_store(app.queue.backend) == []
+
+
 # -- telling --------------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import signal
 import time
 from collections.abc import Coroutine, Sequence
@@ -39,7 +40,7 @@ def run_job(app: App, payload: bytes, channel: Channel) -> None:
         channel.send(Result(protocol.encode(sorted(app.tasks))))
         return
     order = protocol.decode_order(payload)
-    job = order.job
+    job, pid = order.job, os.getpid()
     attempt = _Attempt(channel, order.seconds)
     set_child_client(_PipeClient(channel))
     _send_logs_through(channel)
@@ -55,6 +56,10 @@ def run_job(app: App, payload: bytes, channel: Channel) -> None:
             )
         except Interrupted:
             outcome = Failed(message="terminated", category=FailureCategory.SYSTEM, code="terminated")
+        if (
+            os.getpid() != pid
+        ):  # a child that the handler forked has come out of it too; it has nothing to say
+            os._exit(0)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is to say how it ended
     _tell(channel, outcome, attempt, order.max_payload)
 
