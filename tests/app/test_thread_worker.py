@@ -437,6 +437,11 @@ def test_a_worker_can_run_again(app):
         handle = note.submit()
         worker.run(until_idle=True)
         assert handle.result(0) == "noted"
+    worker.stop()
+    handle = note.submit()
+    worker.run()  # was asked to stop before it began
+    worker.run(until_idle=True)
+    assert handle.result(0) == "noted"
 
 
 def test_a_worker_runs_once_at_a_time(app):

@@ -13,6 +13,7 @@ goes back uncounted. A second request to stop is the end of the grace.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -167,6 +168,9 @@ class Worker:
             with stopping_on_signals(self.stop):
                 self._run(until_idle)
         finally:
+            with contextlib.suppress(Empty):
+                while True:  # requests to stop that came too late are not for the next run
+                    self._control.get_nowait()
             self._running.release()
 
     def stop(self) -> None:
