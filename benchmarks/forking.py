@@ -45,7 +45,7 @@ print(number / (time.perf_counter() - start))
 _SAME: Final = "import benchmarks.isolated, penstock.worker._child, penstock._process.template"
 _WORKER: Final = (
     "from benchmarks.isolated import app; from penstock import Worker;"
-    " Worker(app, concurrency=2).run(until_idle=True)"
+    " Worker(app, concurrency=2, prefetch=20).run(until_idle=True)"
 )
 
 

@@ -99,6 +99,20 @@ def test_until_idle_waits_for_retries(stored_app):
     assert handle.result(0) == 3
 
 
+def test_until_idle_misses_no_job_that_goes_to_and_fro(stored_app):
+    """A job that is claimed and fails between two looks at the store is in neither."""
+
+    @stored_app.job(retry=RetryPolicy(max_attempts=200, backoff="constant", initial_delay=0.001))
+    def restless(context: JobContext) -> int:
+        if context.attempt < 100:
+            raise TemporaryError("not yet")
+        return context.attempt
+
+    handle = restless.submit()
+    Worker(stored_app, isolation="thread").run(until_idle=True)
+    assert handle.result(0) == 100
+
+
 def test_until_idle_does_not_wait_for_what_is_not_ready(app):
     seen = []
     app.job(type="note")(lambda: seen.append("ran"))

@@ -126,6 +126,7 @@ class Worker:
         self._stream: JobStream | None = None
         self._is_draining = False
         self._capacity = self.concurrency + self.prefetch
+        self._taken = 0
 
     def __repr__(self) -> str:
         return f"<Worker {self.name} of {len(self._tasks)} types>"
@@ -308,6 +309,7 @@ class Worker:
             assert stream is not None  # noqa: S101  # opened before this thread was started
             try:
                 for batch in stream:
+                    self._taken += len(batch)
                     self._backlog.put(batch)
             except BackendError as error:
                 if not error.retryable:
@@ -450,13 +452,20 @@ class Worker:
 
     def _is_idle(self) -> bool:
         """Whether no job of its types is ready, running or waiting for a retry, here or elsewhere."""
+        before = self._activity()
         if not self._is_quiet():
             return False
         backend = self._queue.backend
         stats = backend.get_job_stats(self.tags)
-        if stats.total_jobs == stats.completed_jobs + stats.stopped_jobs:
-            return self._is_quiet()
-        return not any(has_work(backend, task, self.tags) for task in self._tasks) and self._is_quiet()
+        if stats.total_jobs != stats.completed_jobs + stats.stopped_jobs and any(
+            has_work(backend, task, self.tags) for task in self._tasks
+        ):
+            return False
+        # What was taken and ended between two looks at the store may have been in neither.
+        return self._is_quiet() and self._activity() == before
+
+    def _activity(self) -> tuple[int, int, int]:
+        return self._taken, self._reporter.accepted, self._reporter.refused
 
 
 def _log_end(run: Run, outcome: Outcome) -> None:
