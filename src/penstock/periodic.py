@@ -71,8 +71,8 @@ class Cron:
     - one whose hour or minute begins with `*` follows the clock: it does not tick in the skipped hour, and ticks in
       both repeated ones.
 
-    Where clocks change by half an hour (there is one such zone, Australia/Lord_Howe), a tick of that night may come
-    twice or not at all.
+    Where clocks change by half an hour (there is one such zone, Australia/Lord_Howe), a tick right after the change
+    may be left out.
 
     Args:
         expression: such as "*/5 * * * *", "0 3 * * mon-fri", "0 0 L * *".
@@ -109,13 +109,7 @@ class Cron:
             ) from None
 
     def after(self, moment: datetime) -> datetime:
-        start = moment
-        while True:
-            tick = next(self._simulate(self.expression, start.astimezone(self.tz))).astimezone(UTC)
-            if tick > moment:
-                return tick
-            # Where clocks change by other than an hour (Lord Howe Island), the library may stay where it is.
-            start += timedelta(minutes=30)
+        return next(self._simulate(self.expression, moment.astimezone(self.tz))).astimezone(UTC)
 
     def __repr__(self) -> str:
         return f"Cron({self.expression!r}, tz={str(self.tz)!r})"
