@@ -691,6 +691,47 @@ def test_a_killed_queue_takes_its_jobs_along_and_the_store_says_so(tmp_path):
         assert (job.status, job.process_status) == (penstock.JobStatus.DEAD_LETTER, JobStatus.ERROR)
 
 
+JSONL_KILLED_SCRIPT = """
+import sys, threading
+from penstock.processes import JobQueue, JsonlRegistry, SimpleJob
+class Job(SimpleJob):
+    def execute(self):
+        self.wait_for_stop()
+queue = JobQueue(JsonlRegistry(sys.argv[1]))
+for job_id in sys.argv[2:]:
+    queue.add_job(Job(job_id, {}))
+queue.start_job(sys.argv[2])
+print(queue.get_jobs()[sys.argv[2]]._process.pid, flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.requirement("C43")
+def test_a_registry_does_not_say_for_ever_that_a_lost_job_runs(tmp_path):
+    """F1, F23: the next queue finds out; while the first one lives, a second leaves its jobs alone."""
+    path, lost, waiting = tmp_path / "registry.jsonl", str(uuid.uuid4()), str(uuid.uuid4())
+    with subprocess.Popen(
+        [sys.executable, "-c", JSONL_KILLED_SCRIPT, path, lost, waiting], stdout=subprocess.PIPE, text=True
+    ) as child:
+        end = os.pidfd_open(int(child.stdout.readline()))
+        with JobQueue(JsonlRegistry(path)) as second:
+            assert second.get_job_status(lost).status is JobStatus.RUNNING
+        child.kill()
+    poll = select.poll()
+    poll.register(end, select.POLLIN)
+    assert poll.poll(10_000), "a job outlived its queue"
+    os.close(end)
+
+    def found():
+        with JobQueue(JsonlRegistry(path)) as third:  # the keeper may need a moment longer than the job
+            return third.get_job_status(lost).status is JobStatus.ERROR
+
+    when(found)
+    records = {record.job_id: record for record in JsonlRegistry(path).all_latest()}
+    assert records[lost].description == "the process of its queue ended while it ran"
+    assert records[waiting].status is JobStatus.PENDING
+
+
 # -- a job without a queue -----------------------------------------------------------------------------------------
 
 

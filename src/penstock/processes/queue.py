@@ -81,6 +81,7 @@ class JobQueue:
                 f"registry must be a Registry, got {shown(registry)}", field="registry", value=registry
             )
         self.registry = registry
+        registry.attach()
         self._supervisor = Supervisor()
         self._entries: dict[JobId, _Entry] = {}
         self._lock = threading.RLock()
@@ -302,6 +303,7 @@ class JobQueue:
         if self._recorder is not None:
             self._recorder.join(STOP_SECONDS)
         self._supervisor.close()
+        self.registry.detach()
 
     def __enter__(self) -> Self:
         return self

@@ -9,6 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -16,12 +17,13 @@ import msgspec
 
 from penstock._json import encode_json
 from penstock.errors import BackendError, InvalidArgumentError, shown
-from penstock.processes.types import DELETED, JobId, JobRecord
+from penstock.processes.types import DELETED, JobId, JobRecord, JobStatus
 
 __all__ = ["JsonlRegistry", "Registry"]
 
 logger = logging.getLogger("penstock")
 _PIECE: Final = 1 << 20
+LEFT: Final = "the process of its queue ended while it ran"
 
 
 class Registry(ABC):
@@ -46,6 +48,12 @@ class Registry(ABC):
         """Keep that a job was deleted: by a last record with the description "Deleted", unless overridden."""
         self.append(replace(record, description=DELETED))
 
+    def attach(self) -> None:  # noqa: B027 - a registry need not care
+        """Know that a queue uses this registry from now on."""
+
+    def detach(self) -> None:  # noqa: B027 - the same
+        """Know that it does no more."""
+
 
 class JsonlRegistry(Registry):
     """Records as lines of JSON in one file that only grows. Safe for threads and processes.
@@ -53,6 +61,9 @@ class JsonlRegistry(Registry):
     A line is written with one call, under a lock of the file, and flushed to disk when it changes the job's status. A
     line that was cut off by a crash is passed over, and the next one begins on a line of its own. Reading goes on where
     it last stopped.
+
+    The first queue that uses the file finds jobs that are RUNNING by their record, though the queue that ran them is
+    gone: they are set to ERROR. Queues know of each other by a lock of the file's neighbour, "….lock".
 
     Args:
         path: the file; made, with its folders, if it does not exist.
@@ -68,6 +79,7 @@ class JsonlRegistry(Registry):
         self._latest: dict[JobId, JobRecord] = {}
         self._read_to = 0
         self._inode = -1
+        self._used: int | None = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             os.close(self._open())
@@ -108,6 +120,33 @@ class JsonlRegistry(Registry):
         with self._lock:
             self._catch_up()
             return list(self._latest.values())
+
+    def attach(self) -> None:
+        with self._lock:
+            if self._used is not None:
+                return
+            try:
+                self._used = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(self._used, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.detach()
+                return  # somebody else's queue lives, and so may the jobs
+            except OSError as error:
+                self.detach()
+                raise BackendError(f"the registry {self.path} cannot be locked: {error}") from error
+            for record in self.all_latest():
+                if record.status is JobStatus.RUNNING:
+                    self.append(
+                        replace(
+                            record, status=JobStatus.ERROR, description=LEFT, updated_at=datetime.now(UTC)
+                        )
+                    )
+
+    def detach(self) -> None:
+        with self._lock:
+            used, self._used = self._used, None
+            if used is not None:
+                os.close(used)
 
     def _open(self) -> int:
         return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
