@@ -193,6 +193,11 @@ def with_subprocess(target, payload, channel):
     say(channel, str(done.returncode).encode())
 
 
+def tell_family(target, payload, channel):
+    say(channel, f"{os.getpid()} {os.getppid()}".encode())
+    forever()
+
+
 def hang(target, payload, channel):
     say(channel, b"ready")
     forever()

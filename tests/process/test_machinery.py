@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from pathlib import Path
+import time
 
 import pytest
 from tests.process.conftest import Listener, children, is_alive
@@ -200,6 +200,7 @@ def test_output_is_kept_in_bounds_and_never_blocks_the_job(jobs):
     assert text.startswith("the first line\n")
     assert text.endswith("the last line\n")
     assert "bytes left out" in text
+    assert len(process.output._tail) <= 10_000  # nor is more kept than is shown
     assert len(text) < 11_000
 
 
@@ -314,7 +315,7 @@ def test_a_neighbour_is_left_alone_when_a_tree_is_swept_up(jobs):
 
 
 SUPERVISOR_SCRIPT = """
-import os, sys, threading
+import os, signal, sys, threading
 from penstock._process import Setup, Supervisor
 class Watcher:
     def received(self, process, message): print(message.data.decode(), flush=True)
@@ -322,32 +323,74 @@ class Watcher:
 def run(channel):
     from tests.process import entries
     entries.tree(None, b"", channel)
-if sys.argv[1] == "template":
-    Supervisor(Setup(entry="tests.process.entries:tree")).launch(b"", Watcher())
+if sys.argv[1] in {"tree", "tell_family"}:
+    Supervisor(Setup(entry="tests.process.entries:" + sys.argv[1])).launch(b"", Watcher())
 else:
     supervisor = Supervisor()
     # a thread that ends at once: the jobs must outlive it all the same
     thread = threading.Thread(target=lambda: supervisor.fork(run, Watcher()))
     thread.start(); thread.join()
+if os.fork() == 0:  # somebody who has a copy of every descriptor, and stays
+    with open(sys.argv[2], "w") as file:
+        file.write(str(os.getpid()))
+    signal.alarm(60)
+    signal.pause()
 threading.Event().wait()
 """
 
 
-@pytest.mark.parametrize("kind", ["template", "fork"])
-def test_nothing_survives_a_killed_supervisor(kind):
-    """F23: the supervisor's process is killed; whatever its jobs have started goes too."""
-    with subprocess.Popen(
-        [sys.executable, "-c", SUPERVISOR_SCRIPT, kind], stdout=subprocess.PIPE, text=True, cwd=Path.cwd(),
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as child:  # fmt: skip
-        pids = [int(pid) for pid in child.stdout.readline().split()]
-        assert len(pids) == 3
-        assert all(map(is_alive, pids))
-        ends = [os.pidfd_open(pid) for pid in pids]
+@pytest.fixture
+def killable(tmp_path):
+    """Starts a process with a supervisor; and ends the bystander, who has copies of its sockets."""
+    started = []
+
+    def start(kind):
+        command = [sys.executable, "-c", SUPERVISOR_SCRIPT, kind, str(tmp_path / "bystander")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
+        return started[-1]
+
+    yield start
+    for child in started:
         child.kill()
+        child.wait()
+        child.stdout.close()
+    os.kill(int((tmp_path / "bystander").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", ["tree", "fork"])
+def test_nothing_survives_a_killed_supervisor(killable, kind, tmp_path):
+    """F23: the supervisor's process is killed; whatever its jobs have started goes too."""
+    child = killable(kind)
+    pids = [int(pid) for pid in child.stdout.readline().split()]
+    assert len(pids) == 3
+    assert all(map(is_alive, pids))
+    ends = [os.pidfd_open(pid) for pid in pids]
+    when((tmp_path / "bystander").exists)
+    child.kill()
     for end in ends:
         assert wait_readable(end), "a process outlived the supervisor"
         os.close(end)
+
+
+def test_a_job_does_not_survive_template_and_supervisor(killable, tmp_path):
+    """F23: both are killed at once, so that nobody is left to end the job but the kernel."""
+    child = killable("tell_family")
+    job, template = map(int, child.stdout.readline().split())
+    when((tmp_path / "bystander").exists)
+    end = os.pidfd_open(job)
+    os.kill(child.pid, signal.SIGSTOP)
+    os.kill(template, signal.SIGKILL)
+    child.kill()
+    assert wait_readable(end), "the job outlived everybody"
+    os.close(end)
+
+
+def when(condition, seconds=20):
+    until, pause = time.monotonic() + seconds, threading.Event()
+    while not condition():
+        assert time.monotonic() < until, "it did not happen"
+        pause.wait(0.005)
 
 
 def wait_readable(descriptor, seconds=10):

@@ -277,9 +277,12 @@ def test_many_records_come_in_pages(store):
     assert len(registry.all_latest()) == 1001
 
 
-def test_a_store_keeps_what_a_living_registry_has(tmp_path):
+def test_a_store_keeps_what_a_living_registry_has(tmp_path, monkeypatch):
     """The registry beats for its running jobs, and stops when it has none."""
     with penstock.open_backend(f"sqlite:///{tmp_path}/jobs.db", liveness=0.3) as backend:
+        beats = []
+        beat_owner = backend.beat_owner
+        monkeypatch.setattr(backend, "beat_owner", lambda owner: beats.append(owner) or beat_owner(owner))
         registry = BackendRegistry(backend)
         threads = threading.active_count()
         job = record(S.RUNNING)
@@ -291,6 +294,7 @@ def test_a_store_keeps_what_a_living_registry_has(tmp_path):
             backend.maintain()
             pause.wait(0.05)
         assert registry.latest(job.job_id).status is S.RUNNING
+        assert len(beats) >= 2
         registry.append(replace(job, status=S.COMPLETED))
         beat.join(10)
         assert threading.active_count() == threads
