@@ -28,11 +28,8 @@ def keep(
 ) -> NoReturn:
     """Be the keeper of one job, in a process just forked. `others` are descriptors of the supervisor's other jobs."""
     try:
-        for descriptor in others:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
         os.setsid()
-        _leave_connections({control.fileno(), channel, output})
+        _let_go(set(others), kept={control.fileno(), channel, output})
         faulthandler.enable(file=2)
         warden = Warden(control, parent, run, is_for_one=True)
         warden.launch(order, channel, output)
@@ -41,22 +38,26 @@ def keep(
         os._exit(1)
 
 
-def _leave_connections(kept: set[int]) -> None:
-    """Let go of the parent's connections and listeners, so that nobody waits for them to close.
+def _let_go(others: set[int], kept: set[int]) -> None:
+    """Let go of the parent's connections and listeners, and of `others`, so that nobody waits for them to close.
 
     Files, pipes and pairs of sockets stay: the job may have been given them. The numbers stay taken, since the objects
-    that will close them are still in memory.
+    that will close them are still in memory, and would close what the job has under the same number.
     """
-    if not os.path.isdir("/proc/self/fd"):
-        return
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for name in os.listdir("/proc/self/fd"):
-        descriptor = int(name)
+    if os.path.isdir("/proc/self/fd"):
+        others |= {int(name) for name in os.listdir("/proc/self/fd") if _is_connection(int(name))}
+    for descriptor in others - kept:
         with contextlib.suppress(OSError):
-            is_socket = descriptor not in kept and stat.S_ISSOCK(os.fstat(descriptor).st_mode)
-            if is_socket and not _is_pair(descriptor):
-                os.dup2(nothing, descriptor, inheritable=False)
+            os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)
+
+
+def _is_connection(descriptor: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(descriptor).st_mode) and not _is_pair(descriptor)
+    except OSError:
+        return False  # it was the one that listed the others
 
 
 def _is_pair(descriptor: int) -> bool:
