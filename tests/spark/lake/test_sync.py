@@ -1,26 +1,9 @@
 import duckdb
 import pyarrow.parquet as pq
 import pytest
-from tests.spark.lake.support import TABLES, RandomStore, assert_lake_is, files_of
+from tests.spark.lake.support import TABLES, assert_lake_is
 
-from penstock.spark import read_table, sync
-
-
-@pytest.fixture(scope="module")
-def story(spark, tmp_path_factory):
-    """A lake that two random stores were synced into, several times; and what was seen on the way."""
-    folder = tmp_path_factory.mktemp("story")
-    one, two = RandomStore(folder, "one"), RandomStore(folder, "two")
-    lake = folder / "lake"
-    reports = []
-    one.stir(1, 300)
-    reports.append(sync(spark, one.url, lake))
-    one.stir(2, 200)
-    two.stir(3, 200)
-    reports.append(sync(spark, [one.url, two.url], lake, events_per_batch=70))
-    before = files_of(lake)
-    reports.append(sync(spark, [one.url, two.url], lake))
-    return {"lake": lake, "stores": [one, two], "reports": reports, "before": before, "after": files_of(lake)}
+from penstock.spark import read_table
 
 
 def test_the_tables_are_what_the_whole_journal_says(spark, story):

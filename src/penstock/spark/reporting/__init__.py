@@ -1,0 +1,6 @@
+"""The report: what a lake says about a queue, as one page and as numbers."""
+
+from penstock.spark.reporting._figures import report_figures
+from penstock.spark.reporting._page import report_page
+
+__all__ = ["report_figures", "report_page"]

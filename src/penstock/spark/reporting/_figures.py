@@ -1,0 +1,281 @@
+"""The numbers of the report, from the tables of a lake: plain lists and dicts, small enough for a page."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from penstock.spark.lake import read_table
+from penstock.spark.lake._manifest import LakeFolder
+from penstock.spark.transforms._rows import is_final, is_in_flight, is_waiting
+
+__all__ = ["report_figures"]
+
+#: More points than a screen has pixels for are drawn by the day.
+_MOST_HOURS: Final = 24 * 31
+_MOST_WORKERS: Final = 30
+_MOST_TYPES: Final = 30
+_SLOWEST: Final = 20
+_FLOWS: Final = 10
+_STEPS: Final = 50
+
+
+def report_figures(spark: SparkSession, lake: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the figures of a lake, as the page shows them and `--json` writes them.
+
+    Raises:
+        InvalidArgumentError: there is no lake.
+        BackendError: it was written by a newer version.
+    """
+    folder = LakeFolder(lake)
+    folder.check()
+    manifest = folder.current()
+    hours = read_table(spark, lake, "hourly")
+    attempts = hours.where(F.col("worker").isNotNull() & F.col("tag").isNull()).cache()
+    jobs = read_table(spark, lake, "jobs")
+    unit = "hour" if attempts.select("hour").distinct().count() <= _MOST_HOURS else "day"
+    figures = {
+        "format": "penstock-report",
+        "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "sources": sorted(manifest.offsets),
+        "events": manifest.rows("events"),
+        "unit": unit,
+        "summary": _summary(jobs, attempts),
+        "throughput": _throughput(attempts, unit),
+        "backlog": _backlog(hours.where(F.col("worker").isNull()), unit),
+        "wait": _percentiles(attempts, "wait", unit),
+        "run": _percentiles(attempts, "run", unit),
+        "types": _types(attempts),
+        "workers": _workers(attempts),
+        "slowest": _slowest(read_table(spark, lake, "attempts")),
+        "flows": _flows(read_table(spark, lake, "flows")),
+    }
+    attempts.unpersist()
+    return figures
+
+
+def _summary(jobs: DataFrame, attempts: DataFrame) -> dict[str, Any]:
+    counts = jobs.agg(
+        F.count("*").alias("jobs"),
+        F.count(F.when(F.col("status") == "completed", 1)).alias("completed"),
+        F.count(F.when(F.col("status").isin("failed", "dead_letter"), 1)).alias("failed"),
+        F.count(F.when(is_final() & ~F.col("status").isin("completed", "failed", "dead_letter"), 1)).alias(
+            "cancelled"
+        ),
+        F.count(F.when(is_waiting(), 1)).alias("waiting"),
+        F.count(F.when(is_in_flight(), 1)).alias("running"),
+        F.unix_micros(F.min("enqueued_at")).alias("first"),
+        F.unix_micros(F.max("updated_at")).alias("last"),
+    ).collect()[0]
+    tried = attempts.agg(
+        F.sum("attempts").alias("attempts"),
+        F.sum("retried").alias("retried"),
+        F.sum("busy_seconds").alias("busy_seconds"),
+        _merged("wait", 0.5).alias("wait_p50"),
+        _merged("wait", 0.99).alias("wait_p99"),
+        _merged("run", 0.5).alias("run_p50"),
+        _merged("run", 0.99).alias("run_p99"),
+    ).collect()[0]
+    found = {
+        name: int(counts[name]) for name in ("jobs", "completed", "failed", "cancelled", "waiting", "running")
+    }
+    return {
+        **found,
+        "attempts": int(tried["attempts"] or 0),
+        "retried": int(tried["retried"] or 0),
+        "busy_seconds": _number(tried["busy_seconds"]) or 0.0,
+        **{name: _number(tried[name]) for name in ("wait_p50", "wait_p99", "run_p50", "run_p99")},
+        "first": _moment(counts["first"]),
+        "last": _moment(counts["last"]),
+    }
+
+
+def _throughput(attempts: DataFrame, unit: str) -> dict[str, list[Any]]:
+    rows = (
+        attempts.groupBy(_time(unit))
+        .agg(
+            F.sum("completed").alias("completed"),
+            F.sum("retried").alias("retried"),
+            F.sum("failed").alias("failed"),
+            F.sum("stopped").alias("stopped"),
+        )
+        .orderBy("time")
+        .collect()
+    )
+    names = ("completed", "retried", "failed", "stopped")
+    return {"time": [_moment(row["time"]) for row in rows]} | {
+        name: [int(row[name]) for row in rows] for name in names
+    }
+
+
+def _backlog(queue: DataFrame, unit: str) -> dict[str, list[Any]]:
+    """Return what waited at the end of each hour or day. A type says so only in hours in which something changed."""
+    hour = F.unix_micros("hour").alias("hour")
+    changes = queue.select("source", "type", hour, "enqueued", "backlog").collect()
+    span = 3_600_000_000 if unit == "hour" else 86_400_000_000
+    last: dict[tuple[str, str], int] = {}
+    totals: dict[int, tuple[int, int]] = {}
+    for row in sorted(changes, key=lambda each: int(each["hour"])):
+        last[row["source"], row["type"]] = int(row["backlog"])
+        time = int(row["hour"]) // span * span
+        came = totals.get(time, (0, 0))[0] + int(row["enqueued"])
+        totals[time] = (came, sum(last.values()))
+    return {
+        "time": [_moment(time) for time in totals],
+        "enqueued": [came for came, _ in totals.values()],
+        "waiting": [left for _, left in totals.values()],
+    }
+
+
+def _percentiles(attempts: DataFrame, what: str, unit: str) -> dict[str, list[Any]]:
+    ranks = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+    rows = (
+        attempts.where(F.col(f"{what}_n") > 0)
+        .groupBy(_time(unit))
+        .agg(
+            F.sum(f"{what}_n").alias("n"), *(_merged(what, rank).alias(name) for name, rank in ranks.items())
+        )
+        .orderBy("time")
+        .collect()
+    )
+    return {"time": [_moment(row["time"]) for row in rows], "n": [int(row["n"]) for row in rows]} | {
+        name: [_number(row[name]) for row in rows] for name in ranks
+    }
+
+
+def _types(attempts: DataFrame) -> dict[str, list[Any]]:
+    rows = (
+        attempts.groupBy("type")
+        .agg(
+            F.sum("attempts").alias("attempts"),
+            F.sum("completed").alias("completed"),
+            F.sum("retried").alias("retried"),
+            F.sum("failed").alias("failed"),
+            _merged("run", 0.5).alias("run_p50"),
+            _merged("run", 0.99).alias("run_p99"),
+        )
+        .orderBy(F.desc("attempts"), "type")
+        .limit(_MOST_TYPES)
+        .collect()
+    )
+    counts = ("attempts", "completed", "retried", "failed")
+    return (
+        {"type": [row["type"] for row in rows]}
+        | {name: [int(row[name]) for row in rows] for name in counts}
+        | {name: [_number(row[name]) for row in rows] for name in ("run_p50", "run_p99")}
+    )
+
+
+def _workers(attempts: DataFrame) -> dict[str, list[Any]]:
+    rows = (
+        attempts.groupBy("worker")
+        .agg(F.sum("attempts").alias("attempts"), F.sum("busy_seconds").alias("busy_seconds"))
+        .orderBy(F.desc("busy_seconds"), "worker")
+        .limit(_MOST_WORKERS)
+        .collect()
+    )
+    return {
+        "worker": [row["worker"] for row in rows],
+        "attempts": [int(row["attempts"]) for row in rows],
+        "busy_seconds": [_number(row["busy_seconds"]) for row in rows],
+    }
+
+
+def _slowest(attempts: DataFrame) -> list[dict[str, Any]]:
+    rows = (
+        attempts.where(F.col("run_seconds").isNotNull())
+        .orderBy(F.desc("run_seconds"), "job_id", "attempt")
+        .select(
+            "job_id",
+            "attempt",
+            "type",
+            "assignee_id",
+            "outcome",
+            "wait_seconds",
+            "run_seconds",
+            "error_message",
+        )
+        .limit(_SLOWEST)
+        .collect()
+    )
+    return [
+        {
+            **{name: row[name] for name in ("job_id", "attempt", "type", "assignee_id", "outcome")},
+            "wait_seconds": _number(row["wait_seconds"]),
+            "run_seconds": _number(row["run_seconds"]),
+            "error": (row["error_message"] or "")[:200],
+        }
+        for row in rows
+    ]
+
+
+def _flows(flows: DataFrame) -> list[dict[str, Any]]:
+    steps = F.transform(
+        F.slice("critical_path", 1, _STEPS),
+        lambda step: F.struct(
+            step["job_id"].alias("job_id"),
+            step["type"].alias("type"),
+            F.unix_micros(step["ready_at"]).alias("ready_at"),
+            step["wait_seconds"].alias("wait_seconds"),
+            step["run_seconds"].alias("run_seconds"),
+        ),
+    )
+    rows = (
+        flows.where(F.col("seconds").isNotNull())
+        .orderBy(F.desc("seconds"), "flow_id")
+        .select(
+            "flow_id",
+            "type",
+            "jobs",
+            "depth",
+            "seconds",
+            F.unix_micros("enqueued_at").alias("begin"),
+            steps.alias("steps"),
+        )
+        .limit(_FLOWS)
+        .collect()
+    )
+    return [
+        {
+            "flow_id": row["flow_id"],
+            "type": row["type"],
+            "jobs": int(row["jobs"]),
+            "depth": int(row["depth"]),
+            "seconds": _number(row["seconds"]),
+            "steps": [
+                {
+                    "job_id": step["job_id"],
+                    "type": step["type"],
+                    "begin_seconds": _number(((step["ready_at"] or row["begin"]) - row["begin"]) / 1e6),
+                    "wait_seconds": _number(step["wait_seconds"]) or 0.0,
+                    "run_seconds": _number(step["run_seconds"]) or 0.0,
+                }
+                for step in row["steps"]
+            ],
+        }
+        for row in rows
+    ]
+
+
+def _time(unit: str) -> Column:
+    return F.unix_micros(F.date_trunc(unit, "hour")).alias("time")
+
+
+def _merged(what: str, rank: float) -> Column:
+    sketch = F.kll_merge_agg_double(F.when(F.col(f"{what}_n") > 0, F.col(f"{what}_sketch")))
+    count = F.coalesce(F.sum(f"{what}_n"), F.lit(0))
+    return F.when(count > 0, F.kll_sketch_get_quantile_double(sketch, F.lit(rank)))
+
+
+def _moment(micros: int | None) -> str | None:
+    if micros is None:
+        return None
+    return datetime.fromtimestamp(micros / 1e6, UTC).replace(tzinfo=None).isoformat(timespec="minutes")
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else round(float(value), 6)
