@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from benchmarks import (
     claiming,
     forking,
+    lake,
     looping,
     plotting,
     processes,
@@ -61,6 +62,8 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "spark-read": spark.read,
     "spark-sink": spark.sink,
     "spark-frames": spark.frames,
+    "lake": lake.lake,
+    "audit": lake.audit,
 }
 
 

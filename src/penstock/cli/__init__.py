@@ -14,13 +14,24 @@ from typing import Any, Final, NoReturn
 
 import typer
 
+from penstock.cli.archive import archive
+from penstock.cli.audit import audit
+from penstock.cli.pipeline import pipeline
+from penstock.cli.report import report
 from penstock.cli.version import version
 from penstock.cli.worker import worker
 from penstock.errors import InvalidArgumentError, PenstockError
 
-__all__ = ["COMMANDS", "app", "main"]
+__all__ = ["COMMANDS", "GROUPS", "app", "main"]
 
-COMMANDS: Final[dict[str, Callable[..., Any]]] = {"version": version, "worker": worker}
+COMMANDS: Final[dict[str, Callable[..., Any]]] = {
+    "archive": archive,
+    "audit": audit,
+    "report": report,
+    "version": version,
+    "worker": worker,
+}
+GROUPS: Final[dict[str, typer.Typer]] = {"pipeline": pipeline}
 
 app = typer.Typer(
     name="penstock",
@@ -32,6 +43,8 @@ app = typer.Typer(
 )
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
+for _name, _group in GROUPS.items():
+    app.add_typer(_group, name=_name)
 
 
 @app.callback()

@@ -142,9 +142,8 @@ def _percentiles(attempts: DataFrame, what: str, unit: str) -> dict[str, list[An
         .orderBy("time")
         .collect()
     )
-    return {"time": [_moment(row["time"]) for row in rows], "n": [int(row["n"]) for row in rows]} | {
-        name: [_number(row[name]) for row in rows] for name in ranks
-    }
+    found: dict[str, list[Any]] = {name: [_number(row[name]) for row in rows] for name in ranks}
+    return {"time": [_moment(row["time"]) for row in rows], "n": [int(row["n"]) for row in rows], **found}
 
 
 def _types(attempts: DataFrame) -> dict[str, list[Any]]:

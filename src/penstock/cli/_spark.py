@@ -1,0 +1,58 @@
+"""What the commands that need Spark have in common. Spark is imported when one of them runs, never before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+from rich.console import Console
+
+from penstock.connection import default_url
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Master", "StoreSchema", "Urls", "spark_session", "stderr", "urls_or_default"]
+
+#: For people; what a command is asked for goes to stdout.
+stderr = Console(stderr=True)
+
+Urls: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--url", "-u", help="The store; may be given several times. Default: $PENSTOCK_URL."),
+]
+StoreSchema: TypeAlias = Annotated[
+    str, typer.Option("--store-schema", envvar="PENSTOCK_SCHEMA", help="The schema of a PostgreSQL store.")
+]
+Master: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PENSTOCK_SPARK_MASTER", help="Spark's master, such as spark://host:7077; else this machine."
+    ),
+]
+
+
+def urls_or_default(urls: list[str] | None) -> list[str]:
+    return urls or [default_url()]
+
+
+@contextmanager
+def spark_session(master: str | None) -> Iterator[SparkSession]:
+    """Start Spark for one command.
+
+    Raises:
+        PenstockError: the extra is not installed, or there is no Java.
+    """
+    try:
+        from penstock.spark import session  # noqa: PLC0415  # seconds, and an extra
+    except ImportError as error:
+        raise PenstockError(str(error)) from error
+    with stderr.status("Starting Spark"):
+        spark = session(master)
+    try:
+        yield spark
+    finally:
+        spark.stop()

@@ -1,0 +1,66 @@
+"""`penstock audit`: check a journal against the rules."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli._spark import Master, StoreSchema, spark_session, stderr
+from penstock.errors import InvalidArgumentError
+
+__all__ = ["audit"]
+
+
+def audit(
+    lake: Annotated[Path | None, typer.Option("--lake", "-l", help="A lake's folder.")] = None,
+    url: Annotated[str | None, typer.Option("--url", "-u", help="A store.")] = None,
+    drained: Annotated[
+        bool, typer.Option("--drained", help="No job may be left that could have run by now.")
+    ] = False,
+    idempotency_hours: Annotated[
+        float, typer.Option(help="How long the store keeps an idempotency key taken.")
+    ] = 24.0,
+    limit: Annotated[int, typer.Option(min=1, help="Violations to show at most.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    store_schema: StoreSchema = "penstock",
+    master: Master = None,
+) -> None:
+    """Check every change of every job against the table of legal moves and the invariants; exit 1 if one is broken."""
+    if (lake is None) == (url is None):
+        raise InvalidArgumentError("name what to audit: --lake DIR or --url URL, one of them", field="lake")
+    with spark_session(master) as spark:
+        from penstock.spark.auditing import INVARIANTS, run_audit  # noqa: PLC0415  # needs Spark
+
+        with stderr.status("Reading the journal"):
+            found = run_audit(
+                spark,
+                str(lake if url is None else url),
+                drained_at=datetime.now(UTC) if drained else None,
+                idempotency_window=idempotency_hours * 3600,
+                store_schema=store_schema,
+            )
+            number = found.violations.count()
+            shown = found.violations.limit(limit).collect()
+    for row in shown:
+        if as_json:
+            typer.echo(json.dumps(row.asDict(), ensure_ascii=False))
+            continue
+        what, _, rows = row["detail"].partition(" [")
+        name = INVARIANTS[row["invariant"]]
+        typer.echo(f"{row['invariant']} ({name}): job {row['job_id']!r}, attempt {row['attempt']}: {what}")
+        for line in rows.removesuffix("]").split("; "):
+            typer.echo(f"    {line.encode('unicode_escape').decode() if not line.isprintable() else line}")
+    for source, archive in found.archived.items():
+        if archive.rows:
+            stderr.print(
+                f"Not seen: {archive.rows} archived rows of store {source} (up to seq {archive.upto})."
+            )
+    if number > len(shown):
+        stderr.print(f"{number - len(shown)} more violations are not shown (--limit).")
+    stderr.print(f"{found.events} changes checked, {number} violations.")
+    if number:
+        raise typer.Exit(1)

@@ -1,0 +1,46 @@
+"""`penstock report`: what a lake says about a queue, as one page and as numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli._spark import Master, spark_session, stderr
+from penstock.errors import InvalidArgumentError
+
+__all__ = ["report"]
+
+
+def report(
+    lake: Annotated[Path, typer.Option("--lake", "-l", envvar="PENSTOCK_LAKE", help="The lake's folder.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The page to write, such as report.html.")
+    ] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Also write the numbers here; - is stdout.")
+    ] = None,
+    master: Master = None,
+) -> None:
+    """Write a page with plots of a lake: throughput, waits, failures, workers, slow jobs, flows."""
+    if out is None and json_file is None:
+        raise InvalidArgumentError("name what to write: --out report.html, --json FILE, or both", field="out")
+    for path in (out, json_file):
+        if path is not None and str(path) != "-" and not Path(path).absolute().parent.is_dir():
+            raise InvalidArgumentError(f"there is no folder for {path}", field="out", value=str(path))
+    with spark_session(master) as spark:
+        from penstock.spark.reporting import report_figures, report_page  # noqa: PLC0415  # needs Spark
+
+        with stderr.status("Reading the lake"):
+            figures = report_figures(spark, lake)
+    if json_file is not None:
+        text = json.dumps(figures, ensure_ascii=False, indent=1)
+        if json_file == "-":
+            typer.echo(text)
+        else:
+            Path(json_file).write_text(text + "\n", encoding="utf-8")
+    if out is not None:
+        out.write_text(report_page(figures), encoding="utf-8")
+        stderr.print(f"Open {out}", highlight=False)

@@ -1,0 +1,107 @@
+"""The commands, on the session of these tests; `test_killed_…` and the demo run Spark in processes of their own."""
+
+import importlib
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+from tests.spark.lake.support import RandomStore
+from typer.testing import CliRunner
+
+import penstock
+from penstock.cli import app
+from penstock.errors import InvalidArgumentError
+
+PIPELINE, AUDIT, REPORT = (
+    importlib.import_module(f"penstock.cli.{name}") for name in ("pipeline", "audit", "report")
+)
+
+
+@pytest.fixture
+def invoke(spark, monkeypatch):
+    @contextmanager
+    def this_session(_master):
+        yield spark
+
+    for module in (PIPELINE, AUDIT, REPORT):
+        monkeypatch.setattr(module, "spark_session", this_session)
+    return lambda *arguments: CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def test_from_the_store_to_the_page(invoke, tmp_path):
+    store = RandomStore(tmp_path)
+    store.stir(8, 150)
+    lake, page, numbers = tmp_path / "lake", tmp_path / "report.html", tmp_path / "report.json"
+    rows = len(store.entries())
+    done = invoke("pipeline", "run", "--url", store.url, "--lake", lake)
+    assert done.exit_code == 0, done.output
+    assert f"{rows} changes in 1 batch" in done.output
+    assert "0 changes in 0 batches" in invoke("pipeline", "run", "-u", store.url, "-l", lake).output
+    audited = invoke("audit", "--lake", lake)
+    assert (audited.exit_code, f"{rows} changes checked, 0 violations" in audited.output) == (0, True)
+    assert invoke("report", "--lake", lake, "--out", page, "--json", numbers).exit_code == 0
+    assert json.loads(numbers.read_text())["events"] == rows
+    assert "Plotly" in page.read_text("utf-8")
+
+
+def test_a_violation_is_printed_with_its_rows_and_exits_1(invoke, sqlite_url):
+    import apsw
+
+    with penstock.connect(sqlite_url) as queue:
+        queue.submit("t")
+    with apsw.Connection(sqlite_url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE journal SET n = 7")
+        connection.execute("UPDATE job SET n = 7")
+    found = invoke("audit", "--url", sqlite_url)
+    assert found.exit_code == 1
+    assert "1 (origin): job" in found.output
+    assert "seq 1, n 7: enqueue nothing → initial_pending" in found.output
+    assert json.loads(invoke("audit", "--url", sqlite_url, "--json").stdout.splitlines()[0])["invariant"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["audit"], "--lake DIR or --url URL"),
+        (["audit", "--lake", "x", "--url", "sqlite:///x"], "one of them"),
+        (["report", "--lake", "x"], "--out report.html"),
+        (["report", "--lake", "x", "--out", "/no/such/folder/report.html"], "no folder"),
+        (["archive", "--older-than", "soon"], "such as 90d, got 'soon'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_spark_starts(arguments, message):
+    done = CliRunner().invoke(app, arguments)
+    assert isinstance(done.exception, InvalidArgumentError)
+    assert message in str(done.exception)
+
+
+def test_archive_tells_what_it_removed_and_for_whom_it_kept_the_rest(sqlite_url):
+    with penstock.connect(sqlite_url) as queue:
+        queue.cancel_jobs(job_ids=[queue.submit("t").id])
+        queue.submit("t")
+        queue.backend.register_consumer("lake:x")
+    kept = CliRunner().invoke(app, ["archive", "--url", sqlite_url, "--older-than", "0s"])
+    assert "0 histories with 0 rows were removed" in kept.output
+    assert "kept for lake:x: what lies after seq 0" in kept.output
+    with penstock.open_backend(sqlite_url) as backend:
+        backend.advance_consumer("lake:x", 3)
+    done = CliRunner().invoke(app, ["archive", "--url", sqlite_url, "--older-than", "0s"])
+    assert "1 histories with 2 rows were removed" in done.output
+
+
+def test_without_the_extra_the_commands_name_it():
+    program = """
+import sys
+sys.modules["pyspark"] = None
+from penstock.cli import main
+sys.argv = ["penstock", "audit", "--lake", "x"]
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert "pip install 'penstock[spark]'" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,173 @@
+"""What can go wrong while a lake is synced: nothing is lost, nothing is there twice, and the error says what to do."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.spark.lake.support import RandomStore, assert_lake_is, files_of
+
+import penstock
+from penstock.errors import BackendError, InvalidArgumentError
+from penstock.spark import audit, read_table, sync
+
+CHILD = """
+import sys
+from penstock import spark as ps
+
+url, lake = sys.argv[1:]
+spark = ps.session("local[2]", **{"spark.sql.shuffle.partitions": 2, "spark.driver.memory": "1g"})
+ps.sync(spark, url, lake, events_per_batch=40, progress=lambda now: print(now.step, now.done, flush=True))
+"""
+
+
+def killed_at(url: str, lake: Path, step: str, nth: int) -> None:
+    """Run a sync in a process of its own, and kill it with its JVM when it comes to a step for the nth time."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, url, str(lake)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    seen = 0
+    try:
+        for line in child.stdout:
+            seen += line.split()[0] == step
+            if seen == nth:
+                break
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+    assert seen == nth, "it ended before it was killed"
+
+
+@pytest.mark.process
+def test_killed_at_any_moment_the_tables_are_the_same(spark, tmp_path):
+    store = RandomStore(tmp_path)
+    store.stir(5, 400)
+    lake = tmp_path / "lake"
+    killed_at(store.url, lake, "hourly", 1)  # before the first commit
+    assert read_table(spark, lake, "events").count() == 0
+    killed_at(store.url, lake, "commit", 2)  # the first batch is in, the second is being committed
+    assert 0 < read_table(spark, lake, "events").count() < len(store.entries())
+    report = sync(spark, store.url, lake)
+    assert 0 < report.events < len(store.entries())
+    assert_lake_is(spark, lake, [store])
+
+
+@pytest.fixture(scope="module")
+def synced(spark, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    store = RandomStore(folder)
+    store.stir(6, 60)
+    sync(spark, store.url, folder / "lake")
+    return store, folder / "lake"
+
+
+def test_a_store_that_goes_away_leaves_the_lake_as_it_was(spark, synced):
+    store, lake = synced
+    store.stir(7, 40)
+    file = Path(store.url.removeprefix("sqlite:///"))
+    before = files_of(lake)
+
+    def take_away(now):
+        if now.step == "events":
+            file.rename(file.with_suffix(".away"))
+
+    with pytest.raises(BackendError, match=r"no file .*jobs\.db"):
+        sync(spark, store.url, lake, progress=take_away)
+    file.with_suffix(".away").rename(file)
+    changed = {path for path, _ in before.items() ^ files_of(lake).items()}
+    assert {path for path in changed if not path.startswith("_penstock/")} == set()
+    assert sync(spark, store.url, lake).events > 0
+    assert read_table(spark, lake, "events").count() == len(store.entries())
+
+
+def test_a_lake_is_not_synced_with_an_older_copy(spark, synced):
+    store, lake = synced
+    path = max((lake / "_penstock" / "manifests").iterdir())
+    kept = path.read_bytes()
+    manifest = msgspec.json.decode(kept)
+    path.write_bytes(msgspec.json.encode(manifest | {"offsets": {store.id: 10**6}}))
+    with pytest.raises(BackendError, match=r"ends at .* new lake"):
+        sync(spark, store.url, lake)
+    path.write_bytes(kept)
+
+
+def test_a_wrong_url_makes_no_folder(spark, tmp_path):
+    lake = tmp_path / "lake"
+    for url, error in (("memory:", InvalidArgumentError), (f"sqlite:///{tmp_path}/none.db", BackendError)):
+        with pytest.raises(error):
+            sync(spark, url, lake)
+    for wrong in ([], 7):
+        with pytest.raises(InvalidArgumentError, match="url"):
+            sync(spark, wrong, lake)
+    assert not lake.exists()
+
+
+def test_bad_options_are_refused(spark, synced):
+    store, lake = synced
+    for options in ({"events_per_batch": 0}, {"interval": -1.0}):
+        with pytest.raises(InvalidArgumentError, match=next(iter(options))):
+            sync(spark, store.url, lake, **options)
+    with pytest.raises(InvalidArgumentError, match="same store"):
+        sync(spark, [store.url, f"{store.url}?durability=normal"], lake)
+    with pytest.raises(InvalidArgumentError, match="no table 'nothing'; there are events"):
+        read_table(spark, lake, "nothing")
+
+
+def test_tables_of_an_older_version_are_made_again_and_the_sink_is_told(spark, synced):
+    store, lake = synced
+    path = max((lake / "_penstock" / "manifests").iterdir())
+    path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | {"version": 0}))
+    jobs = next((lake / "jobs").iterdir())
+    jobs.write_bytes(b"what an older version wrote")
+    told = {}
+    sync(
+        spark, store.url, lake, sink=lambda table, rows, number: told.update({table: (rows.count(), number)})
+    )
+    assert_lake_is(spark, lake, [store])
+    assert told["jobs"][0] == read_table(spark, lake, "jobs").count()
+    assert {number for _, number in told.values()} == {int(path.stem) + 1}
+
+
+def test_an_empty_store_makes_tables_without_rows(spark, tmp_path):
+    store = RandomStore(tmp_path)
+    report = sync(spark, store.url, tmp_path / "lake")
+    assert (report.events, report.batches) == (0, 0)
+    for table in ("events", "jobs"):
+        assert read_table(spark, tmp_path / "lake", table).count() == 0
+
+
+def test_stores_of_both_kinds_are_synced_audited_and_archived(spark, varied, tmp_path):
+    """In this order: nothing is archived that the lake has not got, and the audit knows what is missing."""
+    lake = tmp_path / "lake"
+    with penstock.open_backend(varied) as backend:
+        rows = len(backend.read_journal(limit=1000))
+    assert sync(spark, varied, lake).events == rows
+    with penstock.open_backend(varied) as backend:
+        (consumer,) = [each for each in backend.list_consumers() if each.name.startswith("lake:")]
+        assert consumer.seq == rows
+        removed = backend.archive_journal(0)
+    assert removed.histories > 0
+    assert audit(spark, varied).collect() == []
+    assert audit(spark, lake).collect() == []
+    assert sync(spark, varied, lake).events == 0
+    new = tmp_path / "new"
+    assert sync(spark, varied, new).events == rows - removed.rows
+    assert audit(spark, new).collect() == []
+
+
+def test_an_audit_of_a_store_finds_a_job_that_the_journal_does_not_explain(spark, sqlite_url, tmp_path):
+    import apsw
+
+    with penstock.connect(sqlite_url) as queue:
+        queue.submit_many([{"type": "t"}] * 3)
+    with apsw.Connection(sqlite_url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE job SET priority = 0 WHERE seq = 1")
+    (row,) = audit(spark, sqlite_url).collect()
+    assert row.invariant == 23
+    assert row.detail.startswith("priority is 0, the journal says 2")
