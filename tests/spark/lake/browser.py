@@ -42,6 +42,10 @@ class Browser:
                 assert "error" not in answer, answer
                 return answer["result"]
 
+    def close(self) -> None:
+        self._in.close()
+        self._out.close()
+
     def open(self, page: Path) -> None:
         self("Page.navigate", url=page.as_uri())
         while "Page.loadEventFired" not in self._events:
@@ -102,8 +106,10 @@ def browser(folder: Path) -> Iterator[Browser]:
         )
     os.close(theirs_in)
     os.close(theirs_out)
+    window = Browser(ours_in, ours_out)
     try:
-        yield Browser(ours_in, ours_out)
+        yield window
     finally:
         process.kill()
         process.wait(30)
+        window.close()
