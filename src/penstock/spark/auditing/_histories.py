@@ -10,10 +10,10 @@ from pyspark.sql import functions as F
 
 from penstock.job import FINAL, JobStatus
 from penstock.lifecycle import MOVES, Verb
-from penstock.spark.auditing._words import Check, row_text, violations
+from penstock.spark.auditing._words import Check, row_text
 from penstock.spark.transforms._rows import REMOVES, TAKES, among, is_final, is_in_flight, is_waiting
 
-__all__ = ["STATE", "checked_rows", "history_checks", "left_over"]
+__all__ = ["KEPT", "STATE", "checked_rows", "history_checks", "left_over"]
 
 #: What the fold of a job's rows is compared in.
 STATE: Final = (
@@ -48,6 +48,9 @@ _SEEN: Final = (
     "due_at",
 )
 _NEEDED: Final = ("source", "job_id", *dict.fromkeys((*_SEEN, *STATE, *_ORIGIN)))
+
+#: What the comparison with the stored jobs needs.
+KEPT: Final = ("source", "job_id", "seq", "verb", *STATE, "origin", "history", "is_last")
 
 
 def _legal_moves() -> list[str]:
@@ -84,8 +87,8 @@ def checked_rows(events: DataFrame) -> DataFrame:
     ).drop("is_end")
 
 
-def history_checks(rows: DataFrame, cut: list[str]) -> DataFrame:
-    """Return what rows of `checked_rows` break.
+def history_checks(cut: list[str]) -> list[Check]:
+    """Return the checks of a row of `checked_rows`.
 
     Args:
         cut: the sources from which histories were archived: a job may go on after its history has left the journal.
@@ -168,14 +171,14 @@ def history_checks(rows: DataFrame, cut: list[str]) -> DataFrame:
             both,
         ),
     ]
-    return violations(rows, checks)
+    return checks
 
 
-def left_over(rows: DataFrame, drained_at: datetime) -> DataFrame:
-    """Return the jobs that could have run by then and have not ended (invariant 9)."""
+def left_over(drained_at: datetime) -> Check:
+    """Return the check that a job that could have run by then has ended (invariant 9)."""
     is_future = is_waiting() & F.coalesce(F.col("due_at") > F.lit(drained_at), F.lit(False))
     is_left = F.col("is_last") & ~among("verb", REMOVES) & ~is_final() & ~is_future
-    return violations(rows, [(9, is_left, F.concat(F.lit("is left "), F.col("status")), row_text())])
+    return 9, is_left, F.concat(F.lit("is left "), F.col("status")), row_text()
 
 
 def _shown(column: Column) -> Column:

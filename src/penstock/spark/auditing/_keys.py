@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from penstock.job import JobStatus
 from penstock.lifecycle import Verb
-from penstock.spark.auditing._words import row_text, violations
+from penstock.spark.auditing._words import no_violations, row_text, violations
 from penstock.spark.transforms._rows import REMOVES, among, is_final, is_in_flight
 
 __all__ = ["idempotency_checks", "key_checks"]
@@ -47,6 +48,7 @@ def key_checks(events: DataFrame, cut: list[str]) -> DataFrame:
     rows = events.where(F.col("key").isNotNull()).select(
         "source", "key", "idempotency_key", "after", "after_any", *_ROW
     )
+    rows = rows.persist(StorageLevel.DISK_ONLY)  # asked several times
     return _in_flight(rows).unionByName(_out_of_turn(rows, events, cut))
 
 
@@ -101,7 +103,7 @@ def _out_of_turn(rows: DataFrame, events: DataFrame, cut: list[str]) -> DataFram
     )
     found = found.localCheckpoint()
     if found.isEmpty():
-        return violations(rows.limit(0), [])
+        return no_violations(rows)
     passing = _may_pass(events, cut)
     rest = found.join(passing, _ID, "left_anti")
     said = F.concat(F.lit("claimed before "), F.col("earlier"), F.lit(", which is first of the key"))

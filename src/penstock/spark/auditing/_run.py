@@ -18,10 +18,10 @@ from penstock.spark._places import Place
 from penstock.spark._planning import Survey
 from penstock.spark._session import register
 from penstock.spark.auditing._fold import fold_checks
-from penstock.spark.auditing._histories import STATE, checked_rows, history_checks, left_over
+from penstock.spark.auditing._histories import KEPT, STATE, checked_rows, history_checks, left_over
 from penstock.spark.auditing._keys import idempotency_checks, key_checks
 from penstock.spark.auditing._sequence import sequence_checks
-from penstock.spark.auditing._words import COLUMNS
+from penstock.spark.auditing._words import COLUMNS, broken, told
 from penstock.spark.lake._manifest import LakeFolder
 from penstock.spark.lake._sync import read_table
 from penstock.spark.schemas import JOBS
@@ -53,6 +53,7 @@ class Subject(NamedTuple):
     stored: DataFrame | None
     archived: dict[str, JournalArchive]
     read_after: dict[str, int] | None
+    number: int | None = None
 
 
 def audit(
@@ -108,30 +109,35 @@ def run_audit(
         subject = _of_store(spark, Place.of(target, store_schema))
     else:
         subject = _of_lake(spark, target)
-    return check_events(subject, window, slack, drained_at)
+    try:
+        return check_events(subject, window, slack, drained_at)
+    finally:
+        subject.events.unpersist()
 
 
 def check_events(subject: Subject, window: timedelta, slack: timedelta, drained_at: datetime | None) -> Audit:
     """Let every check look at a journal."""
     events, archived = subject.events, subject.archived
     cut = [source for source, each in archived.items() if each.rows]
-    # Asked twice: for what each row breaks, and for what the last rows say.
-    rows = checked_rows(events).persist(StorageLevel.DISK_ONLY)
-    found = [
-        history_checks(rows, cut),
+    checks = history_checks(cut) + ([] if drained_at is None else [left_over(drained_at)])
+    rows = checked_rows(events).withColumn("found", broken(checks))
+    others = [
         sequence_checks(events, archived, slack),
         idempotency_checks(events, window),
         key_checks(events, cut),
     ]
-    if drained_at is not None:
-        found.append(left_over(rows, drained_at))
-    if subject.stored is not None:
-        found.append(fold_checks(rows, subject.stored, archived, subject.read_after))
+    if subject.stored is None:
+        found = [told(rows), *others]
+    else:
+        # Asked twice, for what rows break and for what the last rows say; of all others nothing need be kept.
+        rows = rows.where(F.col("is_last") | (F.size("found") > 0)).select(*KEPT, "found")
+        rows = rows.persist(StorageLevel.DISK_ONLY)
+        found = [told(rows), *others, fold_checks(rows, subject.stored, archived, subject.read_after)]
     violations = (
         reduce(DataFrame.unionByName, found).select(*COLUMNS).orderBy("source", "seq").localCheckpoint()
     )
-    number = rows.count()
     rows.unpersist()
+    number = events.count() if subject.number is None else subject.number
     return Audit(violations, number, archived)
 
 
@@ -144,7 +150,7 @@ def _of_lake(spark: SparkSession, path: str) -> Subject:
         for source, rows in manifest.hidden.items()
     }
     stored = read_table(spark, path, "jobs").select("source", "job_id", "history", *STATE, *_ORIGIN)
-    return Subject(read_table(spark, path, "events"), stored, hidden, None)
+    return Subject(read_table(spark, path, "events"), stored, hidden, None, manifest.rows("events"))
 
 
 def _of_store(spark: SparkSession, place: Place) -> Subject:
@@ -155,7 +161,8 @@ def _of_store(spark: SparkSession, place: Place) -> Subject:
     with place.open_existing() as backend:
         after = Survey.of(place, backend, is_journal=True)
         archive = backend.get_archive()
-    events = _read(spark, place).load().where(F.col("seq") <= after.last)
+    # Every check reads it; from the store that would be slow, and a burden to it.
+    events = _read(spark, place).load().where(F.col("seq") <= after.last).persist(StorageLevel.DISK_ONLY)
     return Subject(events, stored, {after.source: archive}, {before.source: before.last})
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from penstock.job import JournalArchive
-from penstock.spark.auditing._words import row_text, violations
+from penstock.spark.auditing._words import no_violations, row_text, violations
 
 __all__ = ["sequence_checks"]
 
@@ -67,7 +67,9 @@ def sequence_checks(events: DataFrame, archived: Mapping[str, JournalArchive], s
     wrong = placed.where(
         (F.col("gap") != 0)
         | (F.col("recorded_at") < F.col("latest") - F.expr(f"INTERVAL {_micros(slack)} MICROSECOND"))
-    )
+    ).localCheckpoint()
+    if wrong.isEmpty():
+        return no_violations(events)
     return _told(wrong, events, archived, slack)
 
 

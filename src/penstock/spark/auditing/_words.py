@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-__all__ = ["COLUMNS", "INVARIANTS", "Check", "row_text", "violations"]
+__all__ = ["COLUMNS", "INVARIANTS", "Check", "broken", "no_violations", "row_text", "told", "violations"]
 
 #: The invariants by number, as the journal's checker for tests has them too.
 INVARIANTS: Final = {
@@ -34,28 +34,41 @@ COLUMNS: Final = ("invariant", "source", "job_id", "attempt", "seq", "detail")
 Check = tuple[int, Column, Column, Column]
 
 
-def violations(rows: DataFrame, checks: list[Check]) -> DataFrame:
-    """Return a row for every check that a row breaks; the rows have `source, job_id, attempt, seq`."""
-    found = F.array_compact(
+def broken(checks: list[Check]) -> Column:
+    """Return what a row breaks, as an array."""
+    return F.array_compact(
         F.array(
             *(
                 F.when(
-                    F.coalesce(broken, F.lit(False)),
+                    F.coalesce(is_broken, F.lit(False)),
                     F.struct(
                         F.lit(number).alias("invariant"),
                         F.concat(said, F.lit(" ["), shown, F.lit("]")).alias("detail"),
                     ),
                 )
-                for number, broken, said, shown in checks
+                for number, is_broken, said, shown in checks
             )
         )
     )
-    kept = rows.select("source", "job_id", "attempt", "seq", found.alias("found"))
+
+
+def told(rows: DataFrame) -> DataFrame:
+    """Return a violation for everything that rows have `found`."""
     return (
-        kept.where(F.size("found") > 0)
+        rows.where(F.size("found") > 0)
         .select("source", "job_id", "attempt", "seq", F.explode("found").alias("found"))
         .select("found.invariant", "source", "job_id", "attempt", "seq", "found.detail")
     )
+
+
+def violations(rows: DataFrame, checks: list[Check]) -> DataFrame:
+    """Return a row for every check that a row breaks; the rows have `source, job_id, attempt, seq`."""
+    return told(rows.select("source", "job_id", "attempt", "seq", broken(checks).alias("found")))
+
+
+def no_violations(rows: DataFrame) -> DataFrame:
+    """Return what rows that are in order give."""
+    return violations(rows.limit(0), [(0, F.lit(False), F.lit(""), F.lit(""))])
 
 
 def row_text(prefix: str = "") -> Column:
