@@ -6,9 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import msgspec
 import pytest
-from tests.spark.lake.support import RandomStore, assert_lake_is, files_of
+from tests.spark.lake.support import TABLES, RandomStore, assert_lake_is, files_of
 
 import penstock
 from penstock.errors import BackendError, InvalidArgumentError
@@ -138,8 +139,10 @@ def test_an_empty_store_makes_tables_without_rows(spark, tmp_path):
     store = RandomStore(tmp_path)
     report = sync(spark, store.url, tmp_path / "lake")
     assert (report.events, report.batches) == (0, 0)
-    for table in ("events", "jobs"):
-        assert read_table(spark, tmp_path / "lake", table).count() == 0
+    for table in TABLES:
+        files = tmp_path / "lake" / table / "**" / "*.parquet"
+        assert duckdb.sql(f"SELECT count(*) FROM read_parquet('{files}')").fetchall() == [(0,)]
+    assert read_table(spark, tmp_path / "lake", "jobs").count() == 0
 
 
 def test_stores_of_both_kinds_are_synced_audited_and_archived(spark, varied, tmp_path):

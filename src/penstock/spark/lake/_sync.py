@@ -167,6 +167,8 @@ class _Runner:
             done += moved
             batches += 1
             self._advance(stretches, consumer)
+        if manifest.number == 0 and not stop.is_set():
+            Work(self._spark, self._folder, manifest).commit({}, {})  # folders without rows can be read, too
         self._progress(SyncProgress("done", total, total))
         return SyncReport(done, batches, 0.0)
 
