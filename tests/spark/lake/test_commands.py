@@ -53,12 +53,12 @@ def test_a_violation_is_printed_with_its_rows_and_exits_1(invoke, sqlite_url):
         queue.submit("t")
     with apsw.Connection(sqlite_url.removeprefix("sqlite:///")) as connection:
         connection.execute("UPDATE journal SET n = 7")
-        connection.execute("UPDATE job SET n = 7")
     found = invoke("audit", "--url", sqlite_url)
     assert found.exit_code == 1
     assert "1 (origin): job" in found.output
     assert "seq 1, n 7: enqueue nothing → initial_pending" in found.output
-    assert json.loads(invoke("audit", "--url", sqlite_url, "--json").stdout.splitlines()[0])["invariant"] == 1
+    lines = invoke("audit", "--url", sqlite_url, "--json").stdout.splitlines()
+    assert 1 in {json.loads(line)["invariant"] for line in lines if line.startswith("{")}
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,11 @@ def test_a_store_that_goes_away_leaves_the_lake_as_it_was(spark, synced):
         if now.step == "events":
             file.rename(file.with_suffix(".away"))
 
-    with pytest.raises(BackendError, match=r"no file .*jobs\.db"):
-        sync(spark, store.url, lake, progress=take_away)
-    file.with_suffix(".away").rename(file)
+    try:
+        with pytest.raises(BackendError, match=r"no file .*jobs\.db"):
+            sync(spark, store.url, lake, progress=take_away)
+    finally:
+        file.with_suffix(".away").rename(file)
     changed = {path for path, _ in before.items() ^ files_of(lake).items()}
     assert {path for path in changed if not path.startswith("_penstock/")} == set()
     assert sync(spark, store.url, lake).events > 0

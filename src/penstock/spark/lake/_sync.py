@@ -256,8 +256,8 @@ class _store_errors:  # noqa: N801  # reads as a statement
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if isinstance(error, PySparkException) and "BackendError" in str(error):
-            told = next((line for line in str(error).splitlines() if "BackendError" in line), "")
-            text = told.partition("BackendError:")[2].strip() or "a store could not be read"
+            told = [line for line in str(error).splitlines() if "BackendError: " in line]
+            text = told[-1].partition("BackendError: ")[2].strip() if told else "a store could not be read"
             raise BackendError(
                 f"{text}; the lake is as it was after its last batch", retryable=True
             ) from error
@@ -273,7 +273,7 @@ def _surveys(places: Iterable[Place]) -> list[Survey]:
 
 
 def _places(url: str | Sequence[str], schema: str) -> list[Place]:
-    urls = [url] if isinstance(url, str) else list(url)
+    urls = [url] if isinstance(url, str) or not isinstance(url, Sequence) else list(url)
     if not urls or not all(isinstance(each, str) for each in urls):
         raise InvalidArgumentError(
             f"url must be the url of a store, or several, got {shown(url)}", field="url", value=url

@@ -80,7 +80,7 @@ def _derive(
     step("attempts")
     floors = _update_attempts(work, new, facts, sink)
     step("hourly")
-    _update_hourly(work, floors, sink)
+    _update_hourly(work, floors, facts, sink)
     step("flows")
     _update_flows(work, new, facts, sink)
     if known is not None:
@@ -236,7 +236,7 @@ def _amended(work: Work, new: DataFrame) -> DataFrame:
 # -- hourly -------------------------------------------------------------------------------------------------------
 
 
-def _update_hourly(work: Work, floors: dict[str, int], sink: Sink | None) -> None:
+def _update_hourly(work: Work, floors: dict[str, int], facts: _Facts, sink: Sink | None) -> None:
     first_day = datetime.fromtimestamp(min(floors.values()) // 1_000_000, UTC).date().isoformat()
     days = _days(work, first_day)
     changed = hourly(
@@ -248,7 +248,7 @@ def _update_hourly(work: Work, floors: dict[str, int], sink: Sink | None) -> Non
     rows = changed
     if old:
         rows = rows.unionByName(work.read(HOURLY, old).where(~_since("hour", floors)))
-    work.stage(HOURLY, rows, _DAY_OF["hourly"], about=1)
+    work.stage(HOURLY, rows, _DAY_OF["hourly"], about=folded_rows(facts))
     work.replace(HOURLY, old)
     _tell(sink, work, "hourly", changed)
 
