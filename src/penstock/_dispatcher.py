@@ -100,6 +100,11 @@ class Dispatcher:
         self._stop = threading.Event()
         self._stopping = False
         self._owner: str | None = None
+        #: Whether the store may hold claims for us under this name that we never got.
+        self._is_doubted = False
+        #: Earlier names of that kind, and the jobs for whose sake each still beats.
+        self._doubted: dict[str, set[str]] = {}
+        self._holds_by_hand = False
         self._beaten = (0.0, 0.0)
         self._beating = threading.Lock()
         self._unlisten: Callable[[], None] | None = None
@@ -151,6 +156,7 @@ class Dispatcher:
             if self._stopping:
                 raise QueueClosedError
             self._start()
+            self._holds_by_hand = True
         return self._living_name()
 
     def keep_alive(self, jobs: Sequence[Job]) -> None:
@@ -231,9 +237,10 @@ class Dispatcher:
                 thread.join()
 
     def _close_owner(self) -> None:
-        if self._owner is not None:
-            with contextlib.suppress(PenstockError), shielded():
-                self._backend.close_owner(self._owner)
+        for owner in (*self._doubted, self._owner):
+            if owner is not None:
+                with contextlib.suppress(PenstockError), shielded():
+                    self._backend.close_owner(owner)
 
     def _leave(self, stream: JobStream) -> None:
         group = self._groups.get(stream.filter)
@@ -318,7 +325,7 @@ class Dispatcher:
             return ()
         try:
             # One offer at a time, also where several transactions are.
-            is_busy = self._claiming or self._dirty or self._offered
+            is_busy = self._claiming or self._dirty or self._offered or self._is_doubted
             if is_busy or self._stopping or self._needs_beat():
                 return ()
             wanted: Counter[_Group] = Counter()
@@ -351,6 +358,22 @@ class Dispatcher:
             if self._orphans:
                 self._work.notify_all()
 
+    def doubt(self) -> None:
+        """Learn that nobody can say whether a claim was committed.
+
+        If it was, jobs are held by a process that does not know of them and would never let them go. So this process
+        takes another name, and the old one beats only until the jobs that are known to be held under it have ended;
+        then the store takes the others back. What was claimed by hand cannot be told from them: then nothing is done.
+        """
+        with self.lock:
+            offered, self._offered = self._offered, []
+            for _, stream, count in offered:
+                stream.reserved -= count
+            if not self._holds_by_hand:
+                self._is_doubted = True
+                for group in self._groups.values():
+                    self._mark(group)  # whoever claims next takes the new name
+
     def _hint(self) -> None:
         """Be told that another process has committed something."""
         with self.lock:
@@ -371,6 +394,8 @@ class Dispatcher:
 
     def _free(self, job_id: str, attempt: int, verb: str, status: str) -> None:
         """Learn that an attempt, and with it every earlier one, is over."""
+        for kept in self._doubted.values():
+            kept.discard(job_id)
         if job_id in self._short and self._short[job_id][0] <= attempt:
             del self._short[job_id]
         stream = self._holders.get(job_id)
@@ -523,7 +548,7 @@ class Dispatcher:
         emptied: set[_Group] = set()
         orphans: list[Job] = []
         try:
-            found = self._backend.dequeue_jobs_for(requests) if requests else []
+            found = self._claim_for(requests) if requests else []
             with self.lock:
                 for (group, stream), request, jobs in zip(wishes, requests, found, strict=True):
                     if len(jobs) < request.limit:
@@ -541,6 +566,14 @@ class Dispatcher:
                 self._claimed_for = frozenset()
                 self._rest.notify_all()
         return emptied
+
+    def _claim_for(self, requests: list[ClaimRequest]) -> list[list[Job]]:
+        try:
+            return self._backend.dequeue_jobs_for(requests)
+        except BackendError as error:
+            if error.outcome_unknown:
+                self.doubt()
+            raise
 
     def _request(self, stream: JobStream, limit: int, owner: str | None) -> ClaimRequest:
         return ClaimRequest(
@@ -632,6 +665,26 @@ class Dispatcher:
                 )
                 self._owner = self._backend.open_owner()
             self._beaten = now
+            for owner, kept in list(self._doubted.items()):
+                if kept:
+                    self._backend.beat_owner(owner)
+                else:
+                    self._backend.close_owner(owner)
+                    with self.lock:
+                        del self._doubted[owner]
+
+    def _rename(self) -> None:
+        """Claim under a new name from now on; see `doubt`."""
+        with self._beating:
+            owner = self._backend.open_owner()
+            with self.lock:
+                if self._owner is not None:
+                    self._doubted[self._owner] = {
+                        job_id for stream in self._holders.values() for job_id in stream.held
+                    }
+                self._owner, self._is_doubted, self._beaten = owner, False, _clocks()
+        logger.warning("the outcome of a claim is unknown; this process goes on under a new name")
+        self._beat()
 
     def _living_name(self) -> str:
         """Return the name under which this process claims, after making sure that nobody has given it up.
@@ -639,7 +692,9 @@ class Dispatcher:
         A process that was frozen wakes up in the middle of anything. What it claimed under a name that is gone would
         be taken from it at once.
         """
-        if self._needs_beat():
+        if self._is_doubted:
+            self._rename()
+        elif self._needs_beat():
             self._beat()
         return self._owner or ""
 

@@ -26,7 +26,17 @@ from penstock.backends._outbox import OutboxVerbs
 from penstock.backends._rows import STATUSES, Row, damage_named, encode_strings, job_of, micros_of, moment_at
 from penstock.backends._settlement import settle
 from penstock.backends._spawning import adopted, spawn
-from penstock.backends._store import SPAWNED, Blobs, Claim, Reach, Store, Transaction, jobs_of, tell
+from penstock.backends._store import (
+    SPAWNED,
+    Blobs,
+    Claim,
+    HandedOut,
+    Reach,
+    Store,
+    Transaction,
+    jobs_of,
+    tell,
+)
 from penstock.backends._submission import PlainSubmission, Submission
 from penstock.backends.base import (
     UNSET,
@@ -885,7 +895,7 @@ class EngineBackend(OutboxVerbs):
         return stop
 
     def serve(self, taker: Taker) -> Callable[[], None]:
-        def claim(tx: Transaction, changes: Sequence[Change]) -> Callable[[bool], None] | None:
+        def claim(tx: Transaction, changes: Sequence[Change]) -> HandedOut | None:
             wishes = taker.wishes(changes)
             if not wishes:
                 return None
@@ -894,7 +904,14 @@ class EngineBackend(OutboxVerbs):
             except BaseException:
                 taker.receive([])
                 raise
-            return lambda is_committed: taker.receive(jobs if is_committed else [])
+
+            def tell(is_committed: bool | None) -> None:
+                if is_committed is None:
+                    taker.doubt()
+                else:
+                    taker.receive(jobs if is_committed else [])
+
+            return tell
 
         self._store.before_commit = claim
         self._taker = taker

@@ -427,7 +427,9 @@ class Transaction(ABC):
         """Fold counters, forget expired idempotency keys and old given-up deliveries: what keeps the store quick."""
 
 
-BeforeCommit = Callable[[Transaction, Sequence[Change]], Callable[[bool], None] | None]
+#: Told whether the commit succeeded; None if nobody can say.
+HandedOut = Callable[[bool | None], None]
+BeforeCommit = Callable[[Transaction, Sequence[Change]], HandedOut | None]
 
 
 class Store(ABC):

@@ -170,6 +170,10 @@ class Taker(Protocol):
         """Take what was claimed, one list a wish, once it is committed; nothing at all if it was not."""
         ...
 
+    def doubt(self) -> None:
+        """Learn, instead, that nobody can say whether it was committed."""
+        ...
+
 
 class Backend(ABC):
     """A durable store of jobs and their journal."""

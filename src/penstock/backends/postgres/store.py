@@ -11,7 +11,6 @@ A transaction never stays open: whatever happens, the connection is idle or clos
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import weakref
@@ -22,7 +21,7 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from penstock.backends._rows import Row
-from penstock.backends._store import Blobs, Consumer, DeliveryRow, Store, Transaction, plain_change
+from penstock.backends._store import Blobs, Consumer, DeliveryRow, HandedOut, Store, Transaction, plain_change
 from penstock.backends.base import Change, JobEnd
 from penstock.backends.postgres import consumers, fast, faults, outbox, plain, reading
 from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Patience, Pool, server_limits
@@ -202,9 +201,7 @@ class PostgresStore(Store):
             return _RunAgainError(error, began=began)
         return _final(error, patience)
 
-    def _hand_out(
-        self, connection: BoundedConnection, tx: PostgresTransaction
-    ) -> Callable[[bool], None] | None:
+    def _hand_out(self, connection: BoundedConnection, tx: PostgresTransaction) -> HandedOut | None:
         """Let those who wait here take what is about to be committed, so that it costs no commit of its own.
 
         Raises:
@@ -230,22 +227,42 @@ class PostgresStore(Store):
         self,
         connection: BoundedConnection,
         tx: PostgresTransaction,
-        handed_out: Callable[[bool], None] | None = None,
+        handed_out: HandedOut | None = None,
     ) -> None:
         """Commit, make sure of the outcome, and tell those who wait and the listeners."""
-        with contextlib.ExitStack() as undo:
-            if handed_out is not None:
-                undo.callback(handed_out, False)
-            self._commit_surely(connection, tx, handed_out, undo)
+        if handed_out is None:
+            self._commit_surely(connection, tx)
+        else:
+            self._commit_and_hand_out(connection, tx, handed_out)
         if tx.is_news:
             self.hints.sender.nudge(connection)
+
+    def _commit_and_hand_out(
+        self, connection: BoundedConnection, tx: PostgresTransaction, handed_out: HandedOut
+    ) -> None:
+        is_told = False
+
+        def hand_out() -> None:
+            nonlocal is_told
+            is_told = True
+            handed_out(True)
+
+        outcome: bool | None = False
+        try:
+            # Whoever hears of the claim may end the job at once, so its stream must have it before.
+            self._commit_surely(connection, tx, before_told=hand_out)
+        except BackendError as error:
+            outcome = None if error.outcome_unknown else False
+            raise
+        finally:
+            if not is_told:
+                handed_out(outcome)
 
     def _commit_surely(
         self,
         connection: BoundedConnection,
         tx: PostgresTransaction,
-        handed_out: Callable[[bool], None] | None,
-        undo: contextlib.ExitStack,
+        before_told: Callable[[], None] = lambda: None,
     ) -> None:
         listener = self.on_commit
         with self.herald.ticket(listener if tx.changes else None) as ticket:
@@ -263,9 +280,7 @@ class PostgresStore(Store):
             ticket.news = tx.changes
             for remember in tx.after_commit:
                 remember()
-            undo.pop_all()
-            if handed_out is not None:
-                handed_out(True)
+            before_told()
 
     def _resolve(self, xid: str, tx: PostgresTransaction, cause: psycopg.Error) -> None:
         """Find out whether a transaction was committed whose connection broke during COMMIT.

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
-from penstock.backends._store import BeforeCommit, Transaction
+from penstock.backends._store import BeforeCommit, HandedOut, Transaction
 from penstock.backends._submission import is_all_or_nothing
 from penstock.backends.base import Change
 from penstock.backends.sqlite.connection import fetch
@@ -319,7 +319,7 @@ class Writer:
     def _commit_group(self, group: list[_Request]) -> None:
         first = group[0]
         committing = False
-        handed_out: Callable[[bool], None] | None = None
+        handed_out: HandedOut | None = None
         try:
             self._begin(first.deadline, first.scope)
             if self._memory.facts.check(self._connection):
@@ -356,7 +356,7 @@ class Writer:
             if changes:
                 self.on_commit(changes)
 
-    def _hand_out(self, transactions: list[SqliteTransaction]) -> Callable[[bool], None] | None:
+    def _hand_out(self, transactions: list[SqliteTransaction]) -> HandedOut | None:
         """Let those who wait here take what is about to be committed, so that it costs no commit of its own.
 
         A fault of theirs is not the fault of those who commit: then they find the jobs afterwards, as ever.
