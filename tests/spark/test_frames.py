@@ -200,6 +200,15 @@ def test_a_wave_has_one_job_of_a_key(spark, sqlite_url):
     assert ps.run_frames(spark, sqlite_url, lengths, type="score", schema="text string").waves == 3
 
 
+def test_a_wave_has_a_limit_of_bytes(spark, sqlite_url, monkeypatch):
+    """What was claimed beyond it goes back, uncounted."""
+    monkeypatch.setattr(frames, "_MOST_PAYLOAD", 2_000)
+    put(sqlite_url, *({"text": "x" * 500} for _ in range(8)))
+    report = ps.run_frames(spark, sqlite_url, lengths, type="score", schema="text string")
+    assert (report.completed, report.waves) == (8, 3)
+    assert max(job.failures for job in jobs_in(sqlite_url).values()) == 0
+
+
 def test_time_ends_it(spark, sqlite_url):
     put(sqlite_url, {"text": "a"})
     report = ps.run_frames(

@@ -19,9 +19,10 @@ import socket
 import threading
 import time
 import uuid
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -192,15 +193,19 @@ class _Waves:
 
     def _claimed(self) -> Iterator[list[Job]]:
         left, room = self._max_jobs, _MOST_PAYLOAD
+        size = self._max_result  # what a payload may have; known better after the first look
         while left > 0 and room > 0:
-            # So few that even the largest payloads cannot go far beyond the limit.
-            wanted = min(left, _CHUNK, max(1, room // self._max_result))
+            wanted = min(left, _CHUNK, max(1, room // size))
             jobs = self._queue.claim_jobs(self._assignee, wanted, types=[self._type])
-            yield jobs
-            left -= len(jobs)
-            room -= sum(len(job.payload) for job in jobs)
-            if len(jobs) < wanted:
+            total = list(accumulate(len(job.payload) for job in jobs))
+            fitting = bisect_right(total, room)
+            yield jobs[:fitting]
+            if len(jobs) < wanted or fitting < len(jobs):
+                self._release({job.id: job for job in jobs[fitting:]})
                 return
+            left -= len(jobs)
+            room -= total[-1]
+            size = min(self._max_result, max(1024, 4 * max(len(job.payload) for job in jobs)))
 
     def _work(self, held: dict[str, Job]) -> None:
         """Run a wave, in halves if need be. What is reported is no longer held."""
