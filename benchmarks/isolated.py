@@ -14,7 +14,9 @@ RECORD: Final = struct.Struct("<dq")
 #: The file that handlers append to; given by the environment, since the template imports this module.
 FILE: Final = "PENSTOCK_BENCH_FILE"
 
-app = penstock.App()
+# What follows a # is the schema of a PostgreSQL store. In the process of a job there is no url, and none is needed.
+_place, _, _schema = os.environ.get("PENSTOCK_URL", "").partition("#")
+app = penstock.App(_place or None, **({"schema": _schema} if _schema else {}))
 
 
 @app.job(type="bench")
