@@ -448,6 +448,8 @@ def test_no_thread_stays_after_closing(url):
 
 
 def test_a_close_that_is_cancelled_leaves_no_threads(url: str) -> None:
+    before = set(threading.enumerate())
+
     async def scenario() -> AsyncQueue:
         queue = await penstock.aio.connect(url)
         gate = Gate(queue.queue.backend.close)
@@ -462,7 +464,7 @@ def test_a_close_that_is_cancelled_leaves_no_threads(url: str) -> None:
         return queue
 
     queue = asyncio.run(scenario())
-    until(lambda: not [each for each in threading.enumerate() if each.name.startswith("penstock")])
+    until(lambda: not [each for each in threading.enumerate() if each not in before])
     with pytest.raises(QueueClosedError):
         queue.queue.get_job_stats()
 

@@ -238,6 +238,7 @@ def test_a_subscriber_may_close_a_stream(queue: Queue) -> None:
 
 def test_a_thousand_rounds_of_streams_leak_neither_threads_nor_jobs(queue: Queue) -> None:
     """Q31, Q32: opened and closed at every moment of a push."""
+    before = set(threading.enumerate())
     put(queue, *(f"job{number}" for number in range(20)))
     never = threading.Event()
     for number in range(1000):
@@ -249,7 +250,7 @@ def test_a_thousand_rounds_of_streams_leak_neither_threads_nor_jobs(queue: Queue
         elif number % 3 == 1:
             never.wait(0.0002 * (number % 7))
         stream.close()
-    names = [each.name for each in threading.enumerate() if each.name.startswith("penstock")]
+    names = [each.name for each in threading.enumerate() if each not in before]
     assert len(names) == len(set(names)) <= 5  # dispatch, beat, upkeep, and two of the store for hints
     stats = queue.get_job_stats()
     assert (stats.running_jobs, stats.failed_jobs + stats.pending_jobs) == (0, 20)
