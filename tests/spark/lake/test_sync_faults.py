@@ -15,6 +15,9 @@ import penstock
 from penstock.errors import BackendError, InvalidArgumentError
 from penstock.spark import audit, read_table, sync
 
+# Several Spark sessions are started and killed; that takes minutes where others work too.
+pytestmark = pytest.mark.timeout(1200)
+
 CHILD = """
 import sys
 from penstock import spark as ps
