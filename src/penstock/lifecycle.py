@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.errors import InvalidTransitionError, shown
 from penstock.job import FINAL, JobStatus
 
-__all__ = ["MOVES", "Move", "Verb", "allows", "refusal", "sources", "targets"]
+__all__ = ["INVARIANTS", "MOVES", "Move", "Verb", "allows", "refusal", "sources", "targets"]
 
 
 class Verb(StrEnum):
@@ -156,3 +156,23 @@ def refusal(
         legal = ", ".join(targets(verb, status)) or "none"
         text = f"job {shown(job_id)} cannot go from {status} to {target}; legal targets: {legal}"
     return InvalidTransitionError(text, job_id=job_id, status=str(status), verb=str(verb))
+
+
+#: What must hold of every journal, by number: the checker for tests and the Spark audit both go by it.
+INVARIANTS: Final = {
+    1: "origin",
+    2: "no hole",
+    3: "machine",
+    4: "terminal stays",
+    5: "fence grows",
+    6: "one holder",
+    7: "no late effect",
+    8: "one success",
+    9: "nothing lost",
+    11: "bounded retries",
+    12: "never early",
+    13: "unique",
+    14: "group limit",
+    23: "state is the fold",
+    25: "time sane",
+}

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.backends.base import Backend
 from penstock.job import IN_FLIGHT, Job, JobStatus, JournalArchive, JournalEntry, Key, Priority
-from penstock.lifecycle import Verb, allows
+from penstock.lifecycle import INVARIANTS, Verb, allows
 from penstock.policy import FailureCategory
 
 __all__ = [
@@ -23,24 +23,6 @@ __all__ = [
     "check_store",
     "fold_journal",
 ]
-
-INVARIANTS = {
-    1: "origin",
-    2: "no hole",
-    3: "machine",
-    4: "terminal stays",
-    5: "fence grows",
-    6: "one holder",
-    7: "no late effect",
-    8: "one success",
-    9: "nothing lost",
-    11: "bounded retries",
-    12: "never early",
-    13: "unique",
-    14: "group limit",
-    23: "state is the fold",
-    25: "time sane",
-}
 
 _NOTHING = JournalArchive()
 _ORIGIN = frozenset({"after", "after_any", "parent_id"})

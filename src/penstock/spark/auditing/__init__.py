@@ -1,6 +1,6 @@
 """The audit: a journal checked against the table of legal moves and the invariants that it can decide."""
 
+from penstock.lifecycle import INVARIANTS
 from penstock.spark.auditing._run import Audit, audit, run_audit
-from penstock.spark.auditing._words import INVARIANTS
 
 __all__ = ["INVARIANTS", "Audit", "audit", "run_audit"]

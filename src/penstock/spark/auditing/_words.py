@@ -7,26 +7,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-__all__ = ["COLUMNS", "INVARIANTS", "Check", "broken", "no_violations", "row_text", "told", "violations"]
-
-#: The invariants by number, as the journal's checker for tests has them too.
-INVARIANTS: Final = {
-    1: "origin",
-    2: "no hole",
-    3: "machine",
-    4: "terminal stays",
-    5: "fence grows",
-    6: "one holder",
-    7: "no late effect",
-    8: "one success",
-    9: "nothing lost",
-    11: "bounded retries",
-    12: "never early",
-    13: "unique",
-    14: "group limit",
-    23: "state is the fold",
-    25: "time sane",
-}
+__all__ = ["COLUMNS", "Check", "broken", "no_violations", "row_text", "told", "violations"]
 
 COLUMNS: Final = ("invariant", "source", "job_id", "attempt", "seq", "detail")
 
