@@ -11,7 +11,7 @@ from penstock.clock import Clock
 from penstock.errors import InvalidArgumentError, shown
 from penstock.queue import Queue
 
-__all__ = ["connect", "default_url", "open_backend", "sqlite_file"]
+__all__ = ["connect", "default_url", "open_backend", "postgres_location", "sqlite_file"]
 
 
 def default_url() -> str:
@@ -44,8 +44,8 @@ def open_backend(url: str | None = None, *, clock: Clock | None = None, **option
 
     Args:
         url: "memory:", "sqlite:///file.db" (four slashes for an absolute path), or "postgresql://…". None is
-            `$PENSTOCK_URL`, else sqlite:///penstock.db. For SQLite, options may stand in the query:
-            "sqlite:///file.db?durability=normal".
+            `$PENSTOCK_URL`, else sqlite:///penstock.db. What says where and how a store is kept may stand in the
+            query: "sqlite:///file.db?durability=normal", "postgresql://…?schema=shop&pgbouncer=true".
         clock: replaces the store's clock; anything with `now()`.
         **options: `max_payload`, `idempotency_window`, `max_pending`, `max_depth`, `retention`, `liveness`, and the store's
             own: `durability` and `timeout` for SQLite; `schema`, `pool_size`, `timeout`, `migrate` and `pgbouncer` for
@@ -67,6 +67,7 @@ def open_backend(url: str | None = None, *, clock: Clock | None = None, **option
         from penstock.backends.sqlite import open_sqlite
 
         path, in_url = _sqlite_location(url)
+        _check_known(in_url)
         return open_sqlite(path, clock=clock, options=_merged(in_url, options))
     if scheme in ("postgresql", "postgres"):
         try:
@@ -75,7 +76,8 @@ def open_backend(url: str | None = None, *, clock: Clock | None = None, **option
             raise InvalidArgumentError(
                 "PostgreSQL needs an extra: pip install 'penstock[postgres]'", field="url", value=scheme
             ) from error
-        return open_postgres(url, clock=clock, options=options)
+        location, in_url = postgres_location(url)
+        return open_postgres(location, clock=clock, options=_merged(in_url, options))
     raise InvalidArgumentError(
         f"url must begin with memory:, sqlite:/// or postgresql://, got {shown(scheme)}",
         field="url",
@@ -86,6 +88,33 @@ def open_backend(url: str | None = None, *, clock: Clock | None = None, **option
 def sqlite_file(url: str) -> str:
     """Return the path of the file that a SQLite url names, as it stands in the url."""
     return _sqlite_location(url)[0]
+
+
+def postgres_location(url: str) -> tuple[str, dict[str, Any]]:
+    """Return a PostgreSQL url without what is Penstock's in its query, and that: `schema` and `pgbouncer`.
+
+    The rest is the driver's, which refuses words that it does not know.
+    """
+    base, mark, query = url.partition("?")
+    rest: list[str] = []
+    found: dict[str, Any] = {}
+    for part in query.split("&") if mark else ():
+        name, _, text = part.partition("=")
+        if name not in ("schema", "pgbouncer"):
+            rest.append(part)
+        elif name in found:
+            raise InvalidArgumentError(f"{name} stands twice in the url", field="url", value=name)
+        else:
+            found[name] = unquote(text)
+    if "pgbouncer" in found:
+        if found["pgbouncer"] not in ("true", "false"):
+            raise InvalidArgumentError(
+                f"pgbouncer in the url must be true or false, got {shown(found['pgbouncer'])}",
+                field="pgbouncer",
+                value=found["pgbouncer"],
+            )
+        found["pgbouncer"] = found["pgbouncer"] == "true"
+    return base + ("?" + "&".join(rest) if rest else ""), found
 
 
 def _sqlite_location(url: str) -> tuple[str, dict[str, str]]:
@@ -124,15 +153,18 @@ def _sqlite_location(url: str) -> tuple[str, dict[str, str]]:
     return path, in_url
 
 
-def _merged(in_url: dict[str, str], options: dict[str, Any]) -> dict[str, Any]:
+def _merged(in_url: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     twice = sorted(in_url.keys() & options.keys())
     if twice:
         raise InvalidArgumentError(
             f"{', '.join(twice)} is given in the url and as an option", field="options", value=twice
         )
+    return {**in_url, **options}
+
+
+def _check_known(in_url: dict[str, str]) -> None:
     unknown = sorted(in_url.keys() - {"durability"})
     if unknown:
         raise InvalidArgumentError(
             f"unknown in a SQLite url: {', '.join(unknown)} (known: durability)", field="url", value=unknown
         )
-    return {**in_url, **options}

@@ -30,6 +30,30 @@ def test_wrong_options_are_named_all_at_once(postgres_url):
             penstock.open_backend(postgres_url, **dict([each]))
 
 
+def test_the_url_may_name_the_schema_and_a_pooler(open_store, schema, postgres_url):
+    open_store().enqueue_job(penstock.Job(id="there", type="t"))
+    mark = "&" if "?" in postgres_url else "?"
+    with penstock.open_backend(f"{postgres_url}{mark}schema={schema}&pgbouncer=true") as backend:
+        assert backend.get_job("there").type == "t"
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "said"),
+    [
+        ("schema=a&schema=b", {}, "twice"),
+        ("schema=a", {"schema": "a"}, "in the url and as an option"),
+        ("schema=pg_a", {}, "pg_a"),
+        ("schema=", {}, "schema"),
+        ("pgbouncer=yes", {}, "true or false"),
+        ("colour=red", {}, "colour"),
+    ],
+)
+def test_a_wrong_query_of_the_url_is_refused(query, options, said, postgres_url):
+    mark = "&" if "?" in postgres_url else "?"
+    with pytest.raises(InvalidArgumentError, match=said):
+        penstock.open_backend(f"{postgres_url}{mark}{query}", **options)
+
+
 @pytest.mark.parametrize("url", ["memory:", "postgresql://nobody@/nowhere?host=/nonexistent"])
 def test_a_wrong_clock_is_named_with_the_rest(url):
     """RELIABILITY 3."""

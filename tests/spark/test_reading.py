@@ -14,6 +14,7 @@ import penstock
 from penstock import Job
 from penstock.errors import BackendError, InvalidArgumentError
 from penstock.spark import _planning, _scan
+from penstock.spark._places import Place
 from penstock.spark.schemas import JOBS, JOURNAL, struct_of
 from penstock.spark.source import PenstockSource, PushingSource
 
@@ -316,3 +317,17 @@ def test_a_file_that_is_no_store_is_refused(tmp_path):
     (tmp_path / "jobs.db").write_bytes(b"no database at all" * 100)
     with pytest.raises(BackendError):
         reader_of(f"sqlite:///{tmp_path}/jobs.db").partitions()
+
+
+def test_the_url_may_name_the_schema(postgres_url):
+    mark = "&" if "?" in postgres_url else "?"
+    url = f"{postgres_url}{mark}schema=named_in_url"
+    with penstock.open_backend(url) as backend:
+        backend.enqueue_job(Job(id="there", type="t"))
+    assert seqs_of(reader_of(url)) == [1]
+    place = Place.of(url + "&pgbouncer=true")
+    assert (place.schema, place.pgbouncer, Place.of(place.address)) == ("named_in_url", True, place)
+    with pytest.raises(InvalidArgumentError, match="named_in_url"):
+        reader_of(url, storeSchema="another")
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA named_in_url CASCADE")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from penstock.backends.base import Backend
-from penstock.connection import open_backend, sqlite_file
+from penstock.connection import open_backend, postgres_location, sqlite_file
 from penstock.errors import BackendError, InvalidArgumentError, shown
 
 if TYPE_CHECKING:
@@ -26,33 +26,44 @@ if TYPE_CHECKING:
 __all__ = ["Place"]
 
 _PG_BATCH_BYTES: Final = 1 << 20
+_SCHEMA: Final = "penstock"
 
 
 class Place(NamedTuple):
     """A store that Spark may read from or write to; made by `Place.of`. Pickles, password included; prints without.
 
     Attributes:
-        url: where it is; a file's path is absolute, since executors work in folders of their own.
+        url: where it is, as the drivers take it; a file's path is absolute, since executors work in folders of their own.
         kind: "sqlite" or "postgresql".
         schema: of a PostgreSQL store.
         file: of a SQLite store.
+        pgbouncer: whether the url leads to a pooler in transaction mode.
     """
 
     url: str
     kind: str
     schema: str
     file: str
+    pgbouncer: bool = False
 
     @classmethod
-    def of(cls, url: str, schema: str = "penstock") -> Place:
+    def of(cls, url: str, schema: str = _SCHEMA) -> Place:
         """Return the place that a url names.
 
         Raises:
-            InvalidArgumentError: not a url of a store, or one that lives in a process.
+            InvalidArgumentError: not a url of a store, one that lives in a process, or one that names another schema.
         """
         scheme = url.partition(":")[0].lower()
         if scheme in ("postgresql", "postgres"):
-            return cls(url, "postgresql", schema, "")
+            location, options = postgres_location(url)
+            named = options.get("schema", schema)
+            if schema not in (_SCHEMA, named):
+                raise InvalidArgumentError(
+                    f"the url names the schema {shown(named)}, the option {shown(schema)}",
+                    field="schema",
+                    value=schema,
+                )
+            return cls(location, "postgresql", named, "", options.get("pgbouncer", False))
         if scheme == "sqlite":
             file = str(Path(sqlite_file(url)).absolute())
             query = urlsplit(url).query
@@ -78,11 +89,20 @@ class Place(NamedTuple):
         parts = urlsplit(self.url)
         return f"{parts.hostname or 'localhost'}{parts.path} schema={self.schema}"
 
+    @property
+    def address(self) -> str:
+        """The url that names this place by itself: `Place.of(place.address) == place`."""
+        if self.kind == "sqlite":
+            return self.url
+        mark = "&" if "?" in self.url else "?"
+        pooled = "&pgbouncer=true" if self.pgbouncer else ""
+        return f"{self.url}{mark}schema={quote(self.schema, safe='')}{pooled}"
+
     def open_backend(self) -> Backend:
         """Open the store as others do; it is made if it does not exist."""
         if self.kind == "sqlite":
             return open_backend(self.url)
-        return open_backend(self.url, schema=self.schema)
+        return open_backend(self.url, schema=self.schema, pgbouncer=self.pgbouncer)
 
     def open_existing(self) -> Backend:
         """Open the store.

@@ -178,4 +178,4 @@ def _stored_jobs(spark: SparkSession, place: Place) -> DataFrame:
 
 
 def _read(spark: SparkSession, place: Place) -> DataFrameReader:
-    return spark.read.format("penstock").option("url", place.url).option("storeSchema", place.schema)
+    return spark.read.format("penstock").option("url", place.address)

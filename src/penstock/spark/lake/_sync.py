@@ -224,12 +224,7 @@ class _Runner:
 
     def _read(self, stretch: _Stretch) -> DataFrame:
         place = stretch.survey.place
-        journal = (
-            self._spark.read.format("penstock")
-            .option("url", place.url)
-            .option("storeSchema", place.schema)
-            .load()
-        )
+        journal = self._spark.read.format("penstock").option("url", place.address).load()
         return journal.where((F.col("seq") > stretch.after) & (F.col("seq") <= stretch.upto))
 
     def _register(self, survey: Survey, manifest: Manifest, consumer: str) -> None:
