@@ -13,7 +13,7 @@ from penstock.clock import Clock
 from penstock.errors import InvalidArgumentError, shown
 from penstock.policy import duration
 
-__all__ = ["StoreOptions", "read_options"]
+__all__ = ["StoreOptions", "boolean", "read_options"]
 
 MEBIBYTE = 1_048_576
 
@@ -123,6 +123,13 @@ def _retention(name: str, value: Any) -> Retention | None:
         span = duration(value, name, positive=True)
         return Retention(completed=span, other=span)
     raise InvalidArgumentError(f"{name} must be a Retention, a duration or None, got {shown(value)}")
+
+
+def boolean(name: str, value: Any) -> bool:
+    """Read a store's own option that is true or false."""
+    if type(value) is not bool:
+        raise InvalidArgumentError(f"{name} must be True or False, got {shown(value)}")
+    return value
 
 
 _READERS = {

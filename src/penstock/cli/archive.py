@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from penstock.connection import default_url, open_backend
+from penstock.cli._store import StoreSchema, Url, open_store
 from penstock.errors import InvalidArgumentError, shown
 
 __all__ = ["archive"]
@@ -20,19 +20,18 @@ def archive(
     older_than: Annotated[
         str, typer.Option(help="Keep histories whose last change is younger: 90d, 12h, 30m, 10s.")
     ] = "90d",
-    url: Annotated[str | None, typer.Option("--url", "-u", help="The store. Default: $PENSTOCK_URL.")] = None,
-    store_schema: Annotated[
-        str | None,
-        typer.Option("--store-schema", envvar="PENSTOCK_SCHEMA", help="The schema of a PostgreSQL store."),
-    ] = None,
+    url: Url = None,
+    store_schema: StoreSchema = None,
 ) -> None:
     """Remove histories from the journal that have ended, are old, and have been read by every consumer.
 
     Jobs, results and statistics stay. Sync every lake first: what it has not read stays too.
+
+    Examples:
+        penstock archive --older-than 30d
     """
     age = _age(older_than)
-    options: dict[str, Any] = {} if store_schema is None else {"schema": store_schema}
-    with open_backend(url or default_url(), **options) as backend:
+    with open_store(url, store_schema) as backend:
         consumers = backend.list_consumers()
         removed = backend.archive_journal(age)
     typer.echo(f"{removed.histories} histories with {removed.rows} rows were removed")

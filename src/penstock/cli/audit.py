@@ -29,7 +29,12 @@ def audit(
     store_schema: StoreSchema = "penstock",
     master: Master = None,
 ) -> None:
-    """Check every change of every job against the table of legal moves and the invariants; exit 1 if one is broken."""
+    """Check every change of every job against the table of legal moves and the invariants; exit 1 if one is broken.
+
+    Examples:
+        penstock audit --url sqlite:///jobs.db
+        penstock audit --lake lake --json
+    """
     if (lake is None) == (url is None):
         raise InvalidArgumentError("name what to audit: --lake DIR or --url URL, one of them", field="lake")
     with spark_session(master) as spark:

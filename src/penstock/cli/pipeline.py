@@ -42,7 +42,12 @@ def run(
     store_schema: StoreSchema = "penstock",
     master: Master = None,
 ) -> None:
-    """Move what journals have gained into a lake, and bring its tables up to date."""
+    """Move what journals have gained into a lake, and bring its tables up to date.
+
+    Examples:
+        penstock pipeline run --lake lake
+        penstock pipeline run --lake lake --continuous --interval 60
+    """
     stop = threading.Event()
     urls = urls_or_default(url)
     with spark_session(master) as spark, _stopping(stop), _bar() as progress:

@@ -24,7 +24,12 @@ def report(
     ] = None,
     master: Master = None,
 ) -> None:
-    """Write a page with plots of a lake: throughput, waits, failures, workers, slow jobs, flows."""
+    """Write a page with plots of a lake: throughput, waits, failures, workers, slow jobs, flows.
+
+    Examples:
+        penstock report --lake lake --out report.html
+        penstock report --lake lake --json -
+    """
     if out is None and json_file is None:
         raise InvalidArgumentError("name what to write: --out report.html, --json FILE, or both", field="out")
     for path in (out, json_file):

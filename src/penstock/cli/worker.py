@@ -26,7 +26,10 @@ class IsolationChoice(StrEnum):
 
 
 def worker(
-    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The app, such as shop.jobs:app.")],
+    app: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:APP", envvar="PENSTOCK_APP", help="The app, such as shop.jobs:app."),
+    ],
     concurrency: Annotated[
         int, typer.Option("--concurrency", "-c", envvar="PENSTOCK_CONCURRENCY", help="Jobs at a time.")
     ] = 4,
@@ -65,7 +68,11 @@ def worker(
     ] = 5.0,
     url: Annotated[
         str | None,
-        typer.Option(help="The store, instead of the app's own; PENSTOCK_URL is for apps without one."),
+        typer.Option(
+            metavar="URL",
+            help="The store, instead of the app's own; PENSTOCK_URL is for apps without one.",
+            show_default=False,
+        ),
     ] = None,
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="Exit when nothing is ready, running or waiting for a retry.")
@@ -78,6 +85,11 @@ def worker(
     """Run the jobs of an app until SIGTERM or Ctrl-C.
 
     The first one lets running jobs finish within the grace and exits 0; the second hands them back at once.
+
+    Examples:
+        penstock worker shop.jobs:app
+        penstock worker shop.jobs:app --concurrency 8 --processes 2
+        penstock worker shop.jobs:app --tags gpu --until-idle
     """
     if log_level.lower() not in LEVELS:
         raise InvalidArgumentError(

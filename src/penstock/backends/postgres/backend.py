@@ -9,7 +9,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from penstock.backends import _arguments as arguments
 from penstock.backends._engine import PROMOTED_PER_CLAIM, EngineBackend
-from penstock.backends._options import StoreOptions, read_options
+from penstock.backends._options import StoreOptions, boolean, read_options
 from penstock.backends._store import Claim, Transaction
 from penstock.backends.postgres.joined import JoinedBackend
 from penstock.backends.postgres.statements import checked_schema
@@ -27,6 +27,7 @@ _OWN_OPTIONS: Final = {
     "timeout": 30.0,
     "migrate": False,
     "pgbouncer": False,
+    "create": True,
 }
 
 
@@ -46,6 +47,7 @@ class PostgresBackend(EngineBackend):
         timeout: float = 30.0,
         migrate: bool = False,
         pgbouncer: bool = False,
+        create: bool = True,
     ) -> None:
         store = PostgresStore(
             url,
@@ -55,6 +57,7 @@ class PostgresBackend(EngineBackend):
             timeout=timeout,
             migrate=migrate,
             pgbouncer=pgbouncer,
+            create=create,
         )
         self._place = _place_of(url, schema)
         super().__init__(store, options or StoreOptions(), has_own_clock=clock is not None)
@@ -95,6 +98,7 @@ def open_postgres(url: str, *, clock: Clock | None, options: Mapping[str, Any]) 
         migrate: bring an older schema up to date instead of refusing it; False.
         pgbouncer: the url leads to a pooler in transaction mode: nothing is prepared and no setting outlives a
             transaction; False.
+        create: make the store if the schema is empty; False refuses an empty schema, and leaves it as it is.
     """
     common, own = read_options(options, _OWN_OPTIONS, _OWN_READERS, clock=clock)
     return PostgresBackend(
@@ -106,6 +110,7 @@ def open_postgres(url: str, *, clock: Clock | None, options: Mapping[str, Any]) 
         timeout=own["timeout"],
         migrate=own["migrate"],
         pgbouncer=own["pgbouncer"],
+        create=own["create"],
     )
 
 
@@ -125,18 +130,13 @@ def _timeout(name: str, value: Any) -> float:
     return float(value)
 
 
-def _boolean(name: str, value: Any) -> bool:
-    if type(value) is not bool:
-        raise InvalidArgumentError(f"{name} must be True or False, got {shown(value)}")
-    return value
-
-
 _OWN_READERS: Final = {
     "schema": _schema,
     "pool_size": _pool_size,
     "timeout": _timeout,
-    "migrate": _boolean,
-    "pgbouncer": _boolean,
+    "migrate": boolean,
+    "pgbouncer": boolean,
+    "create": boolean,
 }
 
 

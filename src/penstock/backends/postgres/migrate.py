@@ -10,7 +10,7 @@ import psycopg
 
 from penstock.backends.postgres import faults
 from penstock.backends.postgres.statements import NOW, checked_schema
-from penstock.errors import BackendError
+from penstock.errors import BackendError, InvalidArgumentError
 
 __all__ = ["LATEST", "Migration", "check_version", "migrate", "migration_sql", "migrations"]
 
@@ -83,13 +83,22 @@ def apply(connection: psycopg.Connection[Any], schema: str, *, upto: int = LATES
     return applied
 
 
-def check_version(connection: psycopg.Connection[Any], schema: str, *, may_migrate: bool) -> None:
+def check_version(
+    connection: psycopg.Connection[Any], schema: str, *, may_migrate: bool, may_create: bool = True
+) -> None:
     """Make sure this code and the schema fit; an empty schema is filled, an older one only if that was asked for.
 
     Raises:
+        InvalidArgumentError: there is no store, and none is to be made.
         BackendError: the schema is older, or so new that this code may not run on it.
     """
     version, oldest = _version(connection, schema)
+    if version == 0 and not may_create:
+        raise InvalidArgumentError(
+            f"the schema {schema} of this database holds no store: check the url and the schema; "
+            "the first job that is submitted makes it, or penstock migrate up",
+            field="url",
+        )
     if version < LATEST and (version == 0 or may_migrate):
         apply(connection, schema)
         version, oldest = _version(connection, schema)

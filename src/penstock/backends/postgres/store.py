@@ -80,6 +80,7 @@ class PostgresStore(Store):
         timeout: float = 30.0,
         migrate: bool = False,
         pgbouncer: bool = False,
+        create: bool = True,
     ) -> None:
         self.context = Context(schema, has_own_clock=clock is not None)
         self._on_commit: Callable[[Sequence[Change]], None] | None = None
@@ -104,7 +105,9 @@ class PostgresStore(Store):
         )
         _stores.add(self)
         try:
-            self.run(lambda connection: check_version(connection, schema, may_migrate=migrate))
+            self.run(
+                lambda connection: check_version(connection, schema, may_migrate=migrate, may_create=create)
+            )
         except BaseException:
             self._pool.close()
             raise

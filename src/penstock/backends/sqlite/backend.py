@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from penstock.backends._engine import EngineBackend
-from penstock.backends._options import StoreOptions, read_options
+from penstock.backends._options import StoreOptions, boolean, read_options
 from penstock.backends.sqlite.store import SqliteStore
 from penstock.clock import Clock
 from penstock.errors import InvalidArgumentError, shown
 
 __all__ = ["SqliteBackend", "open_sqlite"]
 
-_OWN_OPTIONS: Final = {"durability": "full", "timeout": 10.0}
+_OWN_OPTIONS: Final = {"durability": "full", "timeout": 10.0, "create": True}
 
 
 class SqliteBackend(EngineBackend):
@@ -27,10 +27,11 @@ class SqliteBackend(EngineBackend):
         options: StoreOptions | None = None,
         durability: str = "full",
         timeout: float = 10.0,
+        create: bool = True,
     ) -> None:
         self.path = path
         self.durability = durability
-        store = SqliteStore(path, clock=clock, durability=durability, timeout=timeout)
+        store = SqliteStore(path, clock=clock, durability=durability, timeout=timeout, create=create)
         super().__init__(store, options or StoreOptions(), has_own_clock=clock is not None)
 
     def __repr__(self) -> str:
@@ -44,11 +45,17 @@ def open_sqlite(path: str, *, clock: Clock | None, options: Mapping[str, Any]) -
         durability: "full" (an acknowledged change survives a power cut) or "normal" (the last instants may be lost
             when the machine, not the process, fails).
         timeout: seconds to wait for other processes before BackendError.
+        create: make the store if there is none; False refuses a path without one, and leaves it as it is.
     """
-    readers = {"durability": _durability, "timeout": _timeout}
+    readers = {"durability": _durability, "timeout": _timeout, "create": boolean}
     common, own = read_options(options, _OWN_OPTIONS, readers, clock=clock)
     return SqliteBackend(
-        path, clock=clock, options=common, durability=own["durability"], timeout=own["timeout"]
+        path,
+        clock=clock,
+        options=common,
+        durability=own["durability"],
+        timeout=own["timeout"],
+        create=own["create"],
     )
 
 

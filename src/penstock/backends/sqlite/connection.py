@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import apsw
 
-from penstock.errors import BackendError
+from penstock.errors import BackendError, InvalidArgumentError
 
 __all__ = ["APPLICATION_ID", "OLDEST_SQLITE", "check_ours", "fetch", "open_connection", "prepare_file"]
 
@@ -27,14 +27,21 @@ _NETWORK_FILE_SYSTEMS: Final = frozenset(
 )
 
 
-def prepare_file(path: str) -> None:
-    """Create the file readable by its owner alone, if it does not exist, and refuse places SQLite cannot live in."""
+def prepare_file(path: str, *, create: bool = True) -> None:
+    """Create the file readable by its owner alone, if it does not exist, and refuse places SQLite cannot live in.
+
+    Raises:
+        InvalidArgumentError: there is no store, and none is to be made.
+        BackendError: none can live there.
+    """
     if apsw.SQLITE_VERSION_NUMBER < OLDEST_SQLITE:
         raise BackendError(
             f"SQLite {apsw.sqlite_lib_version()} can corrupt files; install apsw 3.51.3 or later"
         )
     folder = Path(path).parent
     try:
+        if not create:
+            _check_there(Path(path))
         if not folder.is_dir():
             raise BackendError(f"the folder {folder} does not exist; create it, or correct the url")
         if Path(path).is_dir():
@@ -50,6 +57,16 @@ def prepare_file(path: str) -> None:
         _create(path)
     except OSError as error:
         raise BackendError(f"{path} cannot be created or read: {error.strerror}") from error
+
+
+def _check_there(path: Path) -> None:
+    """Refuse a path without a store. A file with nothing in it is none yet."""
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        raise InvalidArgumentError(
+            f"there is no store at {path}: check the url; the first job that is submitted makes it",
+            field="url",
+            value=str(path),
+        )
 
 
 def _create(path: str) -> None:

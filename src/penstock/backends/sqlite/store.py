@@ -69,7 +69,9 @@ _COUNTED: Final = {
 class SqliteStore(Store):
     """Jobs in a file, or in memory for as long as the object lives."""
 
-    def __init__(self, path: str, *, clock: Clock | None, durability: str, timeout: float) -> None:
+    def __init__(
+        self, path: str, *, clock: Clock | None, durability: str, timeout: float, create: bool = True
+    ) -> None:
         self._is_memory = path == ":memory:"
         # Absolute: readers are opened by need, and all again after a fork, when the working folder may be another.
         self._path = path if self._is_memory else str(Path(path).absolute())
@@ -97,7 +99,7 @@ class SqliteStore(Store):
             with _stores_lock:
                 _stores.add(self)
             if not self._is_memory:
-                prepare_file(self._path)
+                prepare_file(self._path, create=create)
             self._open_writer()
 
     # -- contract -----------------------------------------------------------------------------------------------

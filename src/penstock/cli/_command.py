@@ -1,0 +1,159 @@
+"""What every command has: variables for its options, help with examples, errors that say where a value came from."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from penstock.cli._settings import SETTINGS_KEY, Settings, key_of, short_variables
+from penstock.errors import InvalidArgumentError
+
+__all__ = ["Command", "Group", "Setting", "adopt", "settings_of", "split_help"]
+
+PREFIX: Final = "PENSTOCK"
+_EXAMPLES: Final = "\n\nExamples:\n"
+
+
+class Setting(NamedTuple):
+    """An option or argument of a command, and its other two names."""
+
+    path: tuple[str, ...]
+    parameter: Any
+    key: str
+    variables: tuple[str, ...]
+
+    @property
+    def table(self) -> str:
+        return ".".join(self.path)
+
+
+class Command(TyperCommand):
+    """A command whose options also come from PENSTOCK_<COMMAND>_<OPTION> and from the file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        name_variables(self, path_of(ctx))
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        settings = settings_of(ctx)
+        ctx.find_root().with_resource(settings.exported())
+        try:
+            return super().invoke(ctx)
+        except InvalidArgumentError as error:
+            origin = _origin(self, ctx, settings, error.field)
+            if origin and origin not in error.message:
+                error.message = f"{error.message} ({origin})"
+            raise
+
+    def get_short_help_str(self, limit: int = 45) -> str:  # noqa: ARG002  # the first line is written to be short
+        return (self.help or "").strip().partition("\n")[0].rstrip(".")
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        text, examples = split_help(self)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(text)
+        if examples:
+            with formatter.section("Examples"):
+                for line in examples:
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        found = next(settings(self, path_of(ctx)), None)
+        if found is None:
+            return
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(
+                f"Every option may also come from a variable (PENSTOCK_…, such as {found.variables[0]}) or from "
+                f"penstock.toml ([{found.table}] {found.key} = …)."
+            )
+
+
+class Group(TyperGroup):
+    """A group of commands; the outermost one reads the settings."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.parent is None:
+            ctx.meta["penstock.wants_help"] = not {"-h", "--help"}.isdisjoint(args)
+        return super().parse_args(ctx, args)
+
+    def get_short_help_str(self, limit: int = 45) -> str:  # noqa: ARG002  # the first line is written to be short
+        return (self.help or "").strip().partition("\n")[0].rstrip(".")
+
+
+def adopt(app: typer.Typer) -> typer.Typer:
+    """Give every command of an app, and of its groups, what commands here have."""
+    for command in app.registered_commands:
+        if command.cls is TyperCommand or command.cls is None:
+            command.cls = Command
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            group.cls = Group
+            adopt(group.typer_instance)
+    return app
+
+
+def split_help(command: Any) -> tuple[str, list[str]]:
+    """Return what a command's docstring says, and the lines of its examples."""
+    text, _, examples = inspect.cleandoc(command.help or "").partition(_EXAMPLES)
+    return text, [line.strip() for line in examples.splitlines() if line.strip()]
+
+
+def path_of(ctx: Any) -> tuple[str, ...]:
+    """Return the names that lead to a command: ("pipeline", "run")."""
+    names: list[str] = []
+    while ctx.parent is not None:
+        names.insert(0, ctx.info_name)
+        ctx = ctx.parent
+    return tuple(names)
+
+
+def name_variables(command: Any, path: tuple[str, ...]) -> None:
+    """Have every option of a command read its variable: PENSTOCK_<COMMAND>_<OPTION>, and a short one if it has that."""
+    for parameter in command.params:
+        own = "_".join((PREFIX, *path, key_of(parameter))).upper().replace("-", "_")
+        parameter.envvar = list(dict.fromkeys([own, *short_variables(parameter)]))
+        parameter.show_envvar = False  # the last line of the help says how they are all named
+
+
+def settings(command: Any, path: tuple[str, ...]) -> Iterator[Setting]:
+    """Yield what can be set of a command, in the order of its help."""
+    name_variables(command, path)
+    for parameter in command.params:
+        if not parameter.hidden:
+            yield Setting(path, parameter, key_of(parameter), tuple(parameter.envvar))
+
+
+def all_commands(root: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every command of a group and of the groups in it, with the names that lead there."""
+    for name, command in root.commands.items():
+        if isinstance(command, TyperGroup):
+            for path, inner in all_commands(command):
+                yield (name, *path), inner
+        elif not command.hidden:
+            yield (name,), command
+
+
+def settings_of(ctx: Any) -> Settings:
+    """Return what the file says."""
+    found = ctx.meta.get(SETTINGS_KEY)
+    return found if isinstance(found, Settings) else Settings()
+
+
+def _origin(command: Any, ctx: Any, found: Settings, field: str) -> str:
+    """Say where a value that is wrong came from, unless it was typed."""
+    names = {field, f"as_{field}"}
+    parameter = next((each for each in command.params if each.name in names), None)
+    source = None if parameter is None else ctx.get_parameter_source(parameter.name)
+    if parameter is None or source is None:
+        return ""
+    if source.name == "DEFAULT_MAP":
+        return f"it comes from {found.path}"
+    if source.name == "ENVIRONMENT":
+        return f"it comes from {' or '.join(parameter.envvar)}"
+    return ""

@@ -1,0 +1,305 @@
+"""Everything a command prints goes through here.
+
+What jobs hold (types, tags, messages, payloads) is other people's text. It is shown with control characters, escape
+sequences and direction marks escaped, and never read as markup. A terminal gets aligned columns and colours, unless
+NO_COLOR is set or TERM is dumb; a pipe gets plain lines, with tabs between columns, nothing wrapped and nothing cut.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Final, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from penstock.job import Job, JobStatus, JournalEntry
+
+__all__ = [
+    "ask",
+    "bytes_fields",
+    "clean",
+    "emit",
+    "emit_facts",
+    "emit_json",
+    "emit_table",
+    "fail",
+    "is_terminal",
+    "job_fields",
+    "journal_fields",
+    "local",
+    "note",
+    "shortened",
+    "span",
+    "stamp",
+    "stderr_console",
+]
+
+SHORT_TEXT: Final = 2_000
+_COLOURS: Final = {
+    JobStatus.RUNNING: "cyan",
+    JobStatus.CANCELLING: "yellow",
+    JobStatus.FAILED_RETRY: "yellow",
+    JobStatus.UNKNOWN_RETRY: "yellow",
+    JobStatus.COMPLETED: "green",
+    JobStatus.FAILED: "red",
+    JobStatus.DEAD_LETTER: "red",
+    JobStatus.STOPPED: "magenta",
+    JobStatus.UNSCHEDULED: "magenta",
+    JobStatus.UNKNOWN_STOPPED: "magenta",
+}
+
+
+# -- text that is safe to show ---------------------------------------------------------------------------------------
+
+
+def clean(text: object, *, keep_lines: bool = False) -> str:
+    """Return text with everything escaped that a terminal could act on, or that hides or reorders other text.
+
+    Args:
+        text: anything with a text.
+        keep_lines: leave line breaks and tabs as they are.
+    """
+    shown = str(text)
+    if shown.isprintable():
+        return shown
+    kept = "\n\t" if keep_lines else ""
+    return "".join(each if each.isprintable() or each in kept else _escaped(each) for each in shown)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def shortened(text: str, limit: int = SHORT_TEXT) -> str:
+    """Return text, cut after `limit` characters; what is missing is said."""
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}… ({len(text) - limit} more characters)"
+
+
+# -- to stdout -------------------------------------------------------------------------------------------------------
+
+
+def is_terminal(stream: TextIO | None = None) -> bool:
+    """Whether people look at it, and it understands more than plain lines."""
+    stream = sys.stdout if stream is None else stream
+    try:
+        return stream.isatty() and os.environ.get("TERM", "") != "dumb"
+    except ValueError:  # closed
+        return False
+
+
+def emit(text: str = "") -> None:
+    """Print a line for whoever asked; the text is the command's own, or cleaned."""
+    sys.stdout.write(f"{text}\n")
+
+
+def emit_json(value: Mapping[str, Any]) -> None:
+    """Print one JSON object on one line. What a terminal could act on is escaped, as JSON allows."""
+    line = json.dumps(value, ensure_ascii=False, default=_as_json)
+    if not line.isprintable():
+        line = "".join(each if each.isprintable() else _json_escaped(each) for each in line)
+    emit(line)
+
+
+def _json_escaped(character: str) -> str:
+    return json.dumps(character)[1:-1]
+
+
+def _as_json(value: object) -> Any:
+    if isinstance(value, datetime):
+        return stamp(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple | frozenset | set):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} is not for JSON")
+
+
+def emit_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
+) -> None:
+    """Print rows in columns: aligned for people, with tabs for programs. Cells are cleaned here.
+
+    Args:
+        columns: the names of the columns.
+        rows: cells, as many as columns; None is empty.
+        right: the columns of numbers.
+    """
+    if not is_terminal():
+        emit("\t".join(column.upper() for column in columns))
+        for row in rows:
+            emit("\t".join("" if cell is None else clean(cell) for cell in row))
+        return
+    cells = [[_cell(cell) for cell in row] for row in rows]
+    names = [Text(column.upper(), style="bold") for column in columns]
+    widths = [max(line[number].cell_len for line in (names, *cells)) for number in range(len(columns))]
+    console = _console(sys.stdout)
+    # Only the last column is ever cut: ids are there to be copied.
+    widths[-1] = max(10, min(widths[-1], console.width - sum(widths[:-1]) - 2 * len(widths[:-1])))
+    for line in (names, *cells):
+        for column, cell, width in zip(columns, line, widths, strict=True):
+            cell.truncate(width, overflow="ellipsis")
+            cell.align("right" if column in right else "left", width)
+        console.print(Text("  ").join(line), soft_wrap=True)
+
+
+def emit_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """Print names and values, one a line; what is None or empty is left out. Values are cleaned here."""
+    known = [(name, value) for name, value in facts if value is not None and value not in ("", (), [])]
+    width = max((len(name) for name, _ in known), default=0)
+    console = _console(sys.stdout) if is_terminal() else None
+    for name, value in known:
+        if console is None:
+            emit(f"{name:{width}}  {clean(value)}")
+        else:
+            line = Text(f"{name:{width}}  ", style="bold")
+            line.append_text(_cell(value))
+            console.print(line, soft_wrap=True)
+
+
+def _cell(value: object) -> Text:
+    style = _COLOURS.get(value, "") if isinstance(value, JobStatus) else ""
+    return Text("" if value is None else clean(value), style=style)
+
+
+def _console(stream: TextIO) -> Console:
+    # Markup, emoji codes and highlighting are for authors; what is printed here was written by others.
+    return Console(file=stream, markup=False, emoji=False, highlight=False)
+
+
+# -- to stderr -------------------------------------------------------------------------------------------------------
+
+
+def stderr_console() -> Console:
+    """Return a console for progress and the like, which reads no markup."""
+    return _console(sys.stderr)
+
+
+def note(text: str) -> None:
+    """Tell people something beside what they asked for."""
+    sys.stderr.write(f"{clean(text)}\n")
+
+
+def fail(message: str) -> None:
+    """Say in one line what went wrong."""
+    note(f"penstock: {' '.join(message.split())}")
+
+
+def ask(question: str) -> bool:
+    """Ask a person at a terminal; only y or yes is yes."""
+    sys.stderr.write(f"{clean(question)} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+# -- data ------------------------------------------------------------------------------------------------------------
+
+
+def stamp(moment: datetime | None) -> str | None:
+    """Return a moment as ISO 8601 in UTC: 2026-11-16T14:42:00.000000Z."""
+    if moment is None:
+        return None
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def local(moment: datetime | None) -> str | None:
+    """Return a moment for people: in UTC for programs, to the second."""
+    return None if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def span(seconds: float | timedelta | None) -> str | None:
+    """Return a duration in the unit that suits it: 12 ms, 3.4 s, 5 min 2 s, 2 h 3 min, 4 d 1 h."""
+    if seconds is None:
+        return None
+    value = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+    sign, value = ("-", -value) if value < 0 else ("", value)
+    if value < 1:
+        return f"{sign}{value * 1000:.{0 if value >= 0.01 else 1}f} ms"
+    if value < 60:
+        return f"{sign}{value:.1f} s"
+    whole = round(value)
+    for size, unit, smaller_size, smaller in _UNITS:
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{sign}{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{sign}{whole} s"
+
+
+_UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
+
+
+def bytes_fields(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Return bytes for JSON: text if they are UTF-8, else base64; `<name>_encoding` says which."""
+    if data is None:
+        return {name: None, f"{name}_encoding": None}
+    try:
+        return {name: data.decode(), f"{name}_encoding": "utf-8"}
+    except UnicodeDecodeError:
+        return {name: base64.b64encode(data).decode(), f"{name}_encoding": "base64"}
+
+
+def job_fields(job: Job, *, whole: bool = True) -> dict[str, Any]:
+    """Return a job for JSON: the names of its fields, times in UTC, durations in seconds.
+
+    Args:
+        whole: with payload, result and checkpoint.
+    """
+    fields: dict[str, Any] = {
+        "id": job.id,
+        "type": job.type,
+        "status": job.status,
+        "state": job.state,
+        "tags": job.tags,
+        "priority": int(job.priority),
+        "key": job.key,
+        "attempt": job.attempt,
+        "retry_count": job.retry_count,
+        "failures": job.failures,
+        "max_attempts": None if job.retry is None else job.retry.max_attempts,
+        "progress": job.progress,
+        "description": job.description,
+        "assignee_id": job.assignee_id,
+        "error_message": job.error_message,
+        "error_category": job.error_category,
+        "error_code": job.error_code,
+        "created_at": job.created_at,
+        "run_at": job.run_at,
+        "scheduled_at": job.scheduled_at,
+        "started_at": job.started_at,
+        "attempt_started_at": job.attempt_started_at,
+        "last_retry_at": job.last_retry_at,
+        "finalized_at": job.finalized_at,
+        "updated_at": job.updated_at,
+        "after": job.after,
+        "after_any": job.after_any,
+        "parent_id": job.parent_id,
+        "redrive_of": job.redrive_of,
+        "held": job.held,
+        "correlation_id": job.correlation_id,
+        "callback_url": job.callback_url,
+        "idempotency_key": job.idempotency_key,
+        "execution_timeout": job.timeouts.execution,
+        "visibility_timeout": job.timeouts.visibility,
+        "lifetime": job.timeouts.lifetime,
+    }
+    if whole:
+        for name in ("payload", "result", "checkpoint"):
+            fields |= bytes_fields(name, getattr(job, name))
+    return fields
+
+
+def journal_fields(entry: JournalEntry) -> dict[str, Any]:
+    """Return a row of the journal for JSON, by the names of its columns."""
+    fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
+    fields["priority"] = int(entry.priority)
+    return fields
