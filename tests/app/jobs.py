@@ -241,6 +241,27 @@ def leaves_a_child(note: str) -> int:
     return child.pid
 
 
+@app.job(retry=ONCE, timeout=30)
+def lingers(go: str) -> str:
+    """Return, in a process that only goes when a file is there."""
+
+    class Slow:
+        def flush(self) -> None:
+            while not Path(go).exists():
+                rest(0.01)
+
+    sys.stdout = Slow()  # type: ignore[assignment]  # it is flushed last of all
+    return "done"
+
+
+@app.job(retry=ONCE)
+def lets_go(go: str, other: str) -> str:
+    """Make the file, and say how the other job was before."""
+    before = str(app.handle(other).status)
+    Path(go).touch()
+    return before
+
+
 @app.job(retry=ONCE)
 def splits() -> list[int]:
     """Fork, and let both come out of the handler."""

@@ -188,6 +188,16 @@ def test_what_a_job_leaves_running_is_ended(sqlite_app, tmp_path, caplog):
     assert "left 1 processes behind" in caplog.text
 
 
+def test_the_next_job_begins_before_the_process_of_the_last_is_gone(sqlite_app, tmp_path):
+    """A slot does not wait for the kernel to clear a process away; that the job has ended is told when it has."""
+    go = str(tmp_path / "go")
+    first = jobs.lingers.submit(go)
+    second = jobs.lets_go.submit(go, first.id)
+    run(sqlite_app, concurrency=1, prefetch=1)
+    assert second.result(0) == "running", "nothing is told of the first while anything of it lives"
+    assert first.result(0) == "done"
+
+
 def test_a_child_that_comes_out_of_the_handler_has_nothing_to_say(sqlite_app):
     handles = [jobs.splits.submit() for _ in range(5)]
     run(sqlite_app)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # has no stubs
 import os
 import select
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
+from typing import Final
 
 from penstock._process.messages import Answer, Cancel, FrameReader, Message, Request, decode, encode_frame
 from penstock.errors import PenstockError
 
-__all__ = ["Channel", "Interrupted", "RequestRefusedError", "raise_when_terminated"]
+__all__ = ["Channel", "Interrupted", "RequestRefusedError", "ignore_termination", "raise_when_terminated"]
 
 _PIECE = 65536
 
@@ -27,14 +30,26 @@ class RequestRefusedError(PenstockError):
     code = "request_refused"
 
 
+# Through the module below `signal`: its enums are many pages that each job's process would have to copy.
+_set_handler: Callable[[int, object], object] = _signal.signal
+_TERMINATE: Final = int(signal.SIGTERM)
+_DEFAULT: Final = int(signal.SIG_DFL)
+_IGNORE: Final = int(signal.SIG_IGN)
+
+
 def raise_when_terminated() -> None:
     """Let SIGTERM raise `Interrupted` once, so that `finally` blocks run; a second one ends the process."""
+    _set_handler(_TERMINATE, _interrupt)
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        raise Interrupted
 
-    signal.signal(signal.SIGTERM, interrupt)
+def ignore_termination() -> None:
+    """Let SIGTERM change nothing any more."""
+    _set_handler(_TERMINATE, _IGNORE)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    _set_handler(_TERMINATE, _DEFAULT)
+    raise Interrupted
 
 
 class Channel:

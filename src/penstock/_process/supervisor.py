@@ -40,7 +40,7 @@ from penstock._process.endings import Ending, describe, out_of_memory_kills
 from penstock._process.handle import JobProcess, WardenLink, Watcher
 from penstock._process.keeper import keep
 from penstock._process.limits import Grace, Limits
-from penstock._process.messages import Cancel, decode, frame
+from penstock._process.messages import Cancel, Failure, Result, decode, frame
 from penstock._process.setup import Setup
 from penstock._process.template import Start
 from penstock.errors import ProcessControlError, shown
@@ -411,12 +411,18 @@ class Supervisor:
                 process.kill()  # it writes what is no message: something in it is broken
             else:
                 for message in messages:
+                    if isinstance(message, Result | Failure):
+                        # What it printed before is in the pipe by now, and whoever hears of the end may ask for it.
+                        # Once: what it left running may go on printing for ever.
+                        self._read_output(process)
                     process.tell(message)
                 return True
         self._close_channel(process)
         return False
 
     def _read_output(self, process: JobProcess) -> bool:
+        if process.output_end < 0:
+            return False
         try:
             data = os.read(process.output_end, PIECE)
         except BlockingIOError:
@@ -435,7 +441,7 @@ class Supervisor:
         """Read what the job has left in its channel and its output, let go of both, tell the watcher."""
         while process.channel_end >= 0 and self._read_channel(process):
             continue
-        while process.output_end >= 0 and self._read_output(process):
+        while self._read_output(process):
             continue
         self._close_channel(process)
         self._close_output(process)

@@ -32,6 +32,7 @@ __all__ = [
 IS_LINUX: Final = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_KILL: Final = int(signal.SIGKILL)
 PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 Hazards = tuple[str, ...]
@@ -43,7 +44,7 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl if IS_LINUX else None
 def die_with_parent(parent: int) -> None:
     """Be killed when the parent ends. To be called by the child of a process with one thread."""
     if _prctl is not None:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        _prctl(_PR_SET_PDEATHSIG, _KILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before we could ask
         os._exit(0)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import signal
 import time
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,7 +17,7 @@ from penstock._client import set_child_client
 from penstock._execution import execute
 from penstock._lazy import asyncio
 from penstock._outcome import Completed, Failed, invalid, too_large
-from penstock._process.channel import Channel, Interrupted, raise_when_terminated
+from penstock._process.channel import Channel, Interrupted, ignore_termination, raise_when_terminated
 from penstock._process.messages import Failure, Log, Progress, Result
 from penstock.app import App
 from penstock.context import JobContext
@@ -60,7 +59,7 @@ def run_job(app: App, payload: bytes, channel: Channel) -> None:
             os.getpid() != pid
         ):  # a child that the handler forked has come out of it too; it has nothing to say
             os._exit(0)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left is to say how it ended
+        ignore_termination()  # what is left is to say how it ended
     _tell(channel, outcome, attempt, order.max_payload)
 
 
@@ -176,26 +175,39 @@ def _ask(channel: Channel, verb: str, body: bytes) -> bytes:
 class _PipeHandler(logging.Handler):
     """Sends what `context.log` says to the worker's log."""
 
-    def __init__(self, channel: Channel) -> None:
-        super().__init__()
-        self._channel = channel
+    #: Set in the process of a job; the template, which has no job, has nobody to send to.
+    channel: Channel | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._channel.send(Log(record.levelno, record.getMessage()[:LONGEST_LOG]))
+            if self.channel is not None:
+                self.channel.send(Log(record.levelno, record.getMessage()[:LONGEST_LOG]))
         except Exception:
             self.handleError(record)
 
 
+_logs: _PipeHandler | None = None
+
+
 def _send_logs_through(channel: Channel) -> None:
-    # Made in every job's process: a handler that exists before the fork may hold its lock in the child.
-    job_logger.handlers[:] = [_PipeHandler(channel)]
+    if _logs is None:
+        _prepare_logs()
+    assert _logs is not None  # noqa: S101  # just made
+    _logs.channel = channel
+
+
+def _prepare_logs() -> None:
+    # In the template, which has one thread, so that no lock is held at a fork; jobs need not touch logging then.
+    global _logs  # noqa: PLW0603  # one process, one job
+    _logs = _PipeHandler()
+    job_logger.handlers[:] = [_logs]
     job_logger.propagate = False
     if job_logger.level == logging.NOTSET:
         job_logger.setLevel(logging.INFO)
 
 
 def prepare(app: App) -> None:
-    """Import in the template what jobs of this app would import, and not what they would not: each fork pays for it."""
+    """Do in the template what jobs of this app would do, and not what they would not: each fork pays for it."""
+    _prepare_logs()
     if any(task.is_async for task in app.tasks.values()):
         importlib.import_module("asyncio")

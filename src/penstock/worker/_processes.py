@@ -2,11 +2,15 @@
 
 A slot's thread launches the process and then waits: for questions of the job, which it answers, and for its end. Progress
 is taken down at once, on the supervisor's thread.
+
+A process that has said how its job ended has nothing left to do but to go. The slot need not wait for that: it takes the
+next job, and the outcome is reported when the process is gone. At most one such process a slot.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from queue import SimpleQueue
@@ -48,6 +52,8 @@ PREPARE: Final = "penstock.worker._child:prepare"
 CHECK_SECONDS: Final = 60.0
 #: How much of what a crashed job printed is told with its failure.
 TOLD_OUTPUT: Final = 8_000
+#: In the inbox of a slot: the job has said how it ended.
+TOLD: Final = Request(-1, "told")
 AT_ONCE: Final = Grace(notice=0, term=0)
 #: For a job that somebody else may be running by now.
 SOON: Final = Grace(notice=0, term=1)
@@ -72,7 +78,9 @@ class ProcessRunner:
         origin: Origin,
         client: QueueClient,
         stop_grace: float,
+        slots: int,
         on_output: Callable[[Run, JobProcess], None],
+        on_end: Callable[[Run, Outcome], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._supervisor = Supervisor(
@@ -83,8 +91,12 @@ class ProcessRunner:
         )
         self._client = client
         self._grace = Grace(notice=stop_grace / 2, term=stop_grace / 2)
+        self._slots = slots
         self._on_output = on_output
+        self._on_end = on_end
         self._on_fatal = on_fatal
+        #: Attempts that have said how they ended, and whose process is on its way out.
+        self.leaving: set[Run] = set()
 
     def start(self, types: list[str]) -> None:
         """Start the template and see that what it has imported can run these types.
@@ -113,7 +125,7 @@ class ProcessRunner:
                 value="process",
             )
 
-    def run(self, run: Run) -> Outcome:
+    def run(self, run: Run) -> Outcome | None:
         conversation = _Conversation(run)
         limits = limits_of(run.task, run.seconds)
         payload = protocol.encode_order(run.job, run.seconds, self._client.queue.backend.max_payload)
@@ -124,7 +136,32 @@ class ProcessRunner:
             return Released(f"its process could not be started: {error}")
         run.interruptible(lambda: self._end(run, process))
         while (request := conversation.inbox.get()) is not None:
-            process.send(Answer(request.number, protocol.encode(self._reply(run, request))))
+            if request is not TOLD:
+                process.send(Answer(request.number, protocol.encode(self._reply(run, request))))
+            elif self._is_quick(run, process):
+                self.leaving.add(run)
+                if conversation.leave(lambda: self._has_left(run, conversation, process)):
+                    return None
+                self.leaving.discard(run)
+        return self._close(run, conversation, process)
+
+    def _is_quick(self, run: Run, process: JobProcess) -> bool:
+        """Whether nothing of an attempt is left to be stored but its outcome."""
+        return not process.output.total and not run.has_news and len(self.leaving) < self._slots
+
+    def _has_left(self, run: Run, conversation: _Conversation, process: JobProcess) -> None:
+        """Report an attempt whose slot is busy with another one. Called on the supervisor's thread, which must not wait."""
+
+        def report() -> None:
+            self._on_end(run, self._close(run, conversation, process))
+            self.leaving.discard(run)
+
+        if process.output.total or run.has_news:  # said by something else than the handler, meanwhile
+            threading.Thread(target=report, name="penstock-leaving", daemon=True).start()
+        else:
+            report()
+
+    def _close(self, run: Run, conversation: _Conversation, process: JobProcess) -> Outcome:
         run.interruptible(None)
         if process.output.total:
             self._on_output(run, process)
@@ -178,16 +215,27 @@ class _Conversation:
 
     def __init__(self, run: Run | None) -> None:
         self._run = run
-        #: Requests; None is the end.
+        #: Requests; TOLD when the job has said how it ended, None when its process has.
         self.inbox: SimpleQueue[Request | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._on_end: Callable[[], None] | None = None
         #: How the job itself says that it ended.
         self.told: Result | Failure | None = None
         self.ending = Ending(status=None)
+        self._has_ended = False
+
+    def leave(self, on_end: Callable[[], None]) -> bool:
+        """Have a function called at the end, instead of telling it to the inbox; False if it was told already."""
+        with self._lock:
+            if not self._has_ended:
+                self._on_end = on_end
+            return not self._has_ended
 
     def received(self, process: JobProcess, message: Message) -> None:  # noqa: ARG002  # a Watcher's
         run = self._run
         if isinstance(message, Result | Failure):
             self.told = message
+            self.inbox.put(TOLD)
         elif run is None:
             return
         elif isinstance(message, Progress):
@@ -201,8 +249,14 @@ class _Conversation:
             job_logger.log(message.level, "%s", message.text, extra=extra)
 
     def ended(self, process: JobProcess, ending: Ending) -> None:  # noqa: ARG002  # a Watcher's
-        self.ending = ending
-        self.inbox.put(None)
+        with self._lock:
+            self.ending = ending
+            self._has_ended = True
+            on_end = self._on_end
+        if on_end is None:
+            self.inbox.put(None)
+        else:
+            on_end()
 
 
 def _outcome(run: Run, told: Result | Failure | None, ending: Ending, process: JobProcess) -> Outcome:

@@ -7,6 +7,7 @@ dropped: somebody else has the job, or it was ended by hand.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -37,7 +38,7 @@ FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 2.0
 #: While jobs wait for a slot, outcomes are gathered for so long at the most.
 LINGER_SECONDS: Final = 0.05
-LINGER_STEP: Final = 0.001
+NEVER: Final = 1 << 60
 
 
 class Report(NamedTuple):
@@ -64,7 +65,8 @@ class Reporter:
         self._enough = min(MOST_AT_ONCE, max(1, capacity // 2))
         self._pending: deque[Report] = deque()
         self._wake: SimpleQueue[None] = SimpleQueue()
-        self._is_waiting = False
+        #: Whoever adds an outcome wakes the thread if there are so many then.
+        self._wake_at = NEVER
         self._is_busy = False
         self._stopping = threading.Event()
         self._give_up_at: float | None = None
@@ -79,7 +81,9 @@ class Reporter:
     def put(self, job: Job, outcome: Outcome) -> None:
         """Take over an outcome; never waits for the store."""
         self._pending.append(Report(job.id, job.attempt, outcome))
-        if self._is_waiting:
+        wake_at = self._wake_at
+        # While it gathers, nothing comes any more once no job waits for a slot.
+        if len(self._pending) >= wake_at or (wake_at != NEVER and not self._backlog()):
             self._wake.put(None)
 
     @property
@@ -99,14 +103,14 @@ class Reporter:
 
     def _run(self) -> None:
         while True:
-            self._is_waiting = True  # before the look at what is pending: whoever adds after it wakes us
+            self._wake_at = 1  # before the look at what is pending: whoever adds after it wakes us
             if not self._pending:
                 if self._stopping.is_set():
                     return
                 self._wake.get()
-            self._is_waiting = False
             self._is_busy = True
             self._linger()
+            self._wake_at = NEVER
             try:
                 self._report(self._gather())
             except QueueClosedError:
@@ -125,18 +129,16 @@ class Reporter:
         """Let short jobs that wait for a slot go first: large batches are cheap, and turns of threads are not.
 
         Half of what the worker may hold is enough, so that the store works on one half while the slots run the other.
-        An outcome waits only while more of them come by the moment.
+        A worker that takes no jobs ahead has none waiting, and reports at once.
         """
+        self._wake_at = self._enough
         end_at = time.monotonic() + LINGER_SECONDS
-        seen = 0
-        while (
-            seen < len(self._pending) < self._enough
-            and self._backlog()
-            and time.monotonic() < end_at
-            and not self._stopping.is_set()
-        ):
-            seen = len(self._pending)
-            time.sleep(LINGER_STEP)
+        while len(self._pending) < self._enough and self._backlog() and not self._stopping.is_set():
+            left = end_at - time.monotonic()
+            if left <= 0:
+                return
+            with contextlib.suppress(Empty):
+                self._wake.get(timeout=left)
 
     def _gather(self) -> list[Report]:
         """Take what is pending: each job once, because two attempts of one job are two reports."""

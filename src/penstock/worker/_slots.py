@@ -27,7 +27,9 @@ logger = logging.getLogger("penstock.worker")
 class Runner(Protocol):
     """Runs an attempt to its end and says how it ended."""
 
-    def run(self, run: Run) -> Outcome: ...
+    def run(self, run: Run) -> Outcome | None:
+        """Run it; None if its handler has ended, and somebody else will say how."""
+        ...
 
     def close(self) -> None: ...
 
@@ -121,13 +123,15 @@ class Slot:
             if run is None:
                 continue
             self.run = run
+            outcome: Outcome | None
             try:
                 outcome = (self._runner_for(run.task) or self._own).run(run)
             except BaseException as error:  # a fault of ours, or MemoryError: the job fails, the slot goes on
                 logger.exception("job %s could not be run", run.job.id)
                 outcome = failure_of(error)
             self.run = None
-            self._finish(run, outcome)
+            if outcome is not None:
+                self._finish(run, outcome)
         self._own.close()
 
 

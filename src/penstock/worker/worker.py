@@ -271,7 +271,13 @@ class Worker:
         client = self.app.client()
         assert isinstance(client, QueueClient)  # noqa: S101  # app.queue was there
         self._processes = ProcessRunner(
-            self._origin, client, self.stop_grace, self._keep_output, self._control.put
+            self._origin,
+            client,
+            self.stop_grace,
+            self.concurrency,
+            self._keep_output,
+            self._finish,
+            self._control.put,
         )
         try:
             self._processes.start(
@@ -385,7 +391,10 @@ class Worker:
 
     def runs(self) -> list[Run]:
         """Return the attempts that are under way; those that were given up are not."""
-        return [run for slot in self._slots if (run := slot.run) is not None and not run.is_settled]
+        runs = [run for slot in self._slots if (run := slot.run) is not None and not run.is_settled]
+        if self._processes is not None and self._processes.leaving:
+            runs += [run for run in tuple(self._processes.leaving) if not run.is_settled and run not in runs]
+        return runs
 
     def overdue(self, run: Run) -> None:
         """Give up an attempt on a thread that did not end; a process is ended by its runner."""
