@@ -60,7 +60,12 @@ def shown(value: object) -> str:
 
 
 class PenstockError(Exception):
-    """Root of all errors of this library."""
+    """Never raised itself: the root of all errors of this library.
+
+    Attributes:
+        code: a stable name in snake_case, for logs, interfaces and `if`s.
+        message: the text.
+    """
 
     code: ClassVar[str] = "penstock_error"
 
@@ -111,7 +116,13 @@ class InvalidArgumentError(PenstockError, ValueError):
 
 
 class PayloadTooLargeError(InvalidArgumentError):
-    """A payload, result or checkpoint is larger than the store's limit (`limit`, `size` in bytes)."""
+    """A payload, result or checkpoint is larger than the store's limit; nothing was done.
+
+    Attributes:
+        field: which of the three.
+        size: its bytes.
+        limit: the bytes allowed; option `max_payload`.
+    """
 
     code = "payload_too_large"
     limit: int
@@ -127,7 +138,12 @@ class PayloadTooLargeError(InvalidArgumentError):
 
 
 class DependencyError(InvalidArgumentError):
-    """A dependency cannot be accepted: `reason` is unknown, cycle, depth or breadth."""
+    """A dependency is unknown, makes a cycle, or passes the limits of depth or number; nothing was stored.
+
+    Attributes:
+        reason: "unknown", "cycle", "depth" or "breadth".
+        job_id: the job that has the dependency.
+    """
 
     code = "invalid_dependency"
     reason: str
@@ -138,7 +154,11 @@ class DependencyError(InvalidArgumentError):
 
 
 class JobNotFoundError(PenstockError, LookupError):
-    """No job has this id."""
+    """No job has this id.
+
+    Attributes:
+        job_id: the id.
+    """
 
     code = "job_not_found"
     job_id: str
@@ -148,7 +168,7 @@ class JobNotFoundError(PenstockError, LookupError):
 
 
 class JobExistsError(PenstockError):
-    """A job with this id is already stored, or stands twice in the batch.
+    """A job with this id is already stored, or stands twice in the batch; nothing was stored.
 
     Attributes:
         job_id: the first id in conflict.
@@ -191,7 +211,15 @@ class InvalidTransitionError(PenstockError):
 
 
 class StaleAttemptError(InvalidTransitionError):
-    """The report names an attempt that no longer holds the job; nothing was changed."""
+    """The report names an attempt that no longer holds the job; nothing was changed. Drop the work.
+
+    Attributes:
+        job_id: the job.
+        status: its status, as text.
+        verb: what was asked for.
+        attempt: the one that reported.
+        current_attempt: the job's latest.
+    """
 
     code = "stale_attempt"
     attempt: int
@@ -210,7 +238,7 @@ class StaleAttemptError(InvalidTransitionError):
 
 
 class QueueBlockedError(PenstockError):
-    """The queue is blocked: no new jobs are accepted until it is unblocked."""
+    """A new job was offered while the queue is blocked; it is refused until somebody unblocks it."""
 
     code = "queue_blocked"
 
@@ -219,7 +247,12 @@ class QueueBlockedError(PenstockError):
 
 
 class QueueFullError(PenstockError):
-    """Accepting the jobs would leave more than `limit` waiting."""
+    """Accepting the jobs would leave more of them waiting than `max_pending` allows; none was stored.
+
+    Attributes:
+        limit: `max_pending`.
+        waiting: how many wait now.
+    """
 
     code = "queue_full"
     limit: int
@@ -234,7 +267,7 @@ class QueueFullError(PenstockError):
 
 
 class QueueClosedError(PenstockError):
-    """The queue or its store was closed."""
+    """The queue, stream or store was closed before the call."""
 
     code = "queue_closed"
 
@@ -243,7 +276,11 @@ class QueueClosedError(PenstockError):
 
 
 class JobFailedError(PenstockError):
-    """The job ended without success; `job` is its final state."""
+    """The job whose result was waited for ended without success.
+
+    Attributes:
+        job: the job as it ended, with `status`, `error_message`, `error_category` and `error_code`.
+    """
 
     code = "job_failed"
     job: Any
@@ -253,7 +290,11 @@ class JobFailedError(PenstockError):
 
 
 class OperationCancelledError(PenstockError):
-    """The ambient `cancel_scope` was cancelled or its time is over; the call did nothing."""
+    """The `cancel_scope` around the call was cancelled or its time is over; the call did nothing.
+
+    Attributes:
+        timed_out: whether its time was over.
+    """
 
     code = "operation_cancelled"
     timed_out: bool
@@ -269,10 +310,13 @@ class ProcessControlError(PenstockError):
 
 
 class BackendError(PenstockError):
-    """The store failed. `retryable` says whether the same call may succeed later.
+    """The store is not available, or it refused the call.
 
-    Nothing that was acknowledged is lost. The call itself took no effect, unless `outcome_unknown`
-    is true: then the connection broke while committing and the store could not be asked again.
+    Nothing that was acknowledged is lost. The call itself took no effect, unless `outcome_unknown` is true.
+
+    Attributes:
+        retryable: whether the same call may succeed later.
+        outcome_unknown: whether the connection broke while committing and the store could not be asked again.
     """
 
     code = "backend_error"
@@ -284,7 +328,9 @@ class BackendError(PenstockError):
 
 
 class ReportErrors(PenstockError, ExceptionGroup[Exception]):  # noqa: N818 - there are several
-    """What a plural verb refused, raised after the rest was committed. An ExceptionGroup: `except*` works too.
+    """A plural verb refused some of its reports; the rest is committed.
+
+    It is raised after the commit, and `except*` takes it apart.
 
     Attributes:
         exceptions: why each report was refused.

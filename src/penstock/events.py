@@ -20,7 +20,18 @@ __all__ = ["Event", "EventBus", "EventKind", "Subscriber"]
 
 
 class EventKind(StrEnum):
-    """What an event tells of."""
+    """What an event tells of.
+
+    Attributes:
+        JOB_AVAILABLE: a job can be taken: it is due, its dependencies are met, its key's turn has come. Once each time.
+        JOB_STARTED: a job was claimed, or restarted.
+        JOB_COMPLETED: a job was completed.
+        JOB_FAILED: a job ended FAILED or DEAD_LETTER.
+        JOB_RETRY: an attempt failed, was lost or handed back, and another will follow.
+        JOB_CANCELLED: a job ended STOPPED, UNSCHEDULED or UNKNOWN_STOPPED.
+        QUEUE_BLOCKED: new jobs are refused from now on.
+        QUEUE_UNBLOCKED: new jobs are accepted again.
+    """
 
     JOB_AVAILABLE = "job_available"
     JOB_STARTED = "job_started"
@@ -33,7 +44,17 @@ class EventKind(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened. `job_id`, `type` and `key` are None for events of the queue itself."""
+    """One thing that happened. Events of the queue itself have no job.
+
+    Attributes:
+        kind: what happened.
+        at: when, by the store's clock.
+        job_id: the job; None for events of the queue itself.
+        type: its type; None for events of the queue itself.
+        key: its key, if it has one.
+        tags: its tags.
+        seq: the number of the journal row that tells the same, where it is known; None if it is not.
+    """
 
     kind: EventKind
     at: datetime

@@ -1,17 +1,12 @@
-"""What the guide shows is run, and what the reference lists is what the code has."""
-
-from pathlib import Path
+"""What the guide shows is run, and what it lists is what the code has."""
 
 import pytest
-from tests.docs.test_code_blocks import WITH_SPARK, blocks_of
+from tests.docs.blocks import WITH_SPARK, blocks_of
 
-from penstock.spark import schemas, tables
 from penstock.spark._options import _READ, _STREAM
 from penstock.spark._rows import COLUMNS
 from penstock.spark.auditing import INVARIANTS
 from penstock.spark.sink import _NAMES
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_block_of_the_guide_runs(spark, tmp_path, monkeypatch):
@@ -25,16 +20,6 @@ def test_every_block_of_the_guide_runs(spark, tmp_path, monkeypatch):
     assert len(blocks) > 4
     for block in blocks:
         exec(compile("\n" * (block.line - 1) + block.code, str(WITH_SPARK), "exec"), namespace)
-
-
-def test_the_page_of_tables_is_fresh():
-    """`python -m penstock.spark.schemas` prints what belongs there."""
-    assert schemas.reference().strip() in (ROOT / "docs/reference/tables.md").read_text("utf-8")
-
-
-def test_the_tables_of_a_lake_are_on_it_too():
-    """`python -m penstock.spark.tables` prints what belongs there."""
-    assert tables.reference().strip() in (ROOT / "docs/reference/tables.md").read_text("utf-8")
 
 
 def test_every_invariant_is_in_the_guide():

@@ -708,8 +708,7 @@ class Backend(ABC):
         once over all processes.
 
         Raises:
-            InvalidArgumentError, DependencyError, JobExistsError, PayloadTooLargeError, QueueBlockedError,
-                QueueFullError: as for `enqueue_jobs`; the schedule stays where it is.
+            PenstockError: those of `enqueue_jobs`; the schedule stays where it is.
         """
 
     @abstractmethod
