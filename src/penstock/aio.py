@@ -158,8 +158,10 @@ class AsyncQueue:
 
     async def block(self, on_drained: Callable[[], object] | None = None) -> None:
         """See `Queue.block`. The callback is called in this loop and may be a coroutine function."""
-        callback = None if on_drained is None else functools.partial(_call_in, _here(), on_drained)
-        await self._threads.run(lambda: self.queue.block(callback))
+        if not callable(on_drained):  # None, or what the queue refuses
+            return await self._threads.run(lambda: self.queue.block(on_drained))
+        callback = functools.partial(_call_in, _here(), on_drained)
+        return await self._threads.run(lambda: self.queue.block(callback))
 
     async def close(self) -> None:
         """See `Queue.close`."""
@@ -235,6 +237,7 @@ class AsyncQueue:
     delete_jobs = _awaited(Queue.delete_jobs)
 
     unblock = _awaited(Queue.unblock)
+    set_blocked = _awaited(Queue.set_blocked)
     is_blocked = _awaited(Queue.is_blocked)
     is_drained = _awaited(Queue.is_drained)
 

@@ -103,7 +103,10 @@ class InvalidArgumentError(PenstockError, ValueError):
     field: str
     value: Any
     failed: tuple[tuple[int, Any, str], ...] = ()
-    enqueued_ids: tuple[str, ...] = ()
+
+    @property
+    def enqueued_ids(self) -> list[str]:
+        return []
 
     def __init__(self, message: str, *, field: str = "", value: Any = None, **facts: Any) -> None:
         super().__init__(message, field=field, value=value, **facts)
@@ -179,7 +182,10 @@ class JobExistsError(PenstockError):
     code = "job_exists"
     job_id: str
     failed: tuple[tuple[int, str, str], ...]
-    enqueued_ids: tuple[str, ...]
+
+    @property
+    def enqueued_ids(self) -> list[str]:
+        return []
 
     def __init__(self, job_id: str, failed: Sequence[tuple[int, str, str]] = ()) -> None:
         reason = failed[0][2] if failed else "it is already stored"
@@ -188,7 +194,6 @@ class JobExistsError(PenstockError):
             f"job {shown(job_id)} cannot be added: {reason}{more}",
             job_id=job_id,
             failed=tuple(failed),
-            enqueued_ids=(),
         )
 
 

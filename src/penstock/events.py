@@ -6,7 +6,7 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -43,25 +43,29 @@ class EventKind(StrEnum):
     QUEUE_UNBLOCKED = "queue_unblocked"
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Event(msgspec.Struct, frozen=True):
     """One thing that happened. Events of the queue itself have no job.
 
     Attributes:
         kind: what happened.
-        at: when, by the store's clock.
         job_id: the job; None for events of the queue itself.
         type: its type; None for events of the queue itself.
         key: its key, if it has one.
         tags: its tags.
+        at: when, by the store's clock; now, if not given.
         seq: the number of the journal row that tells the same, where it is known; None if it is not.
     """
 
     kind: EventKind
-    at: datetime
     job_id: str | None = None
     type: str | None = None
     key: Key | None = None
     tags: tuple[str, ...] = ()
+    at: datetime = msgspec.field(default_factory=_now)
     seq: int | None = None
 
 
@@ -127,16 +131,17 @@ class EventBus:
         """Tell an event to its subscribers, in order, each to its end.
 
         Raises:
+            InvalidArgumentError: this is no Event; nobody was told.
             ExceptionGroup: of what subscribers raised, after all of them were called.
         """
+        if not isinstance(event, Event):
+            raise InvalidArgumentError(f"expected an Event, got {shown(event)}", field="event", value=event)
         with self._lock:
             subscribers = list(self._subscribers.get(event.kind, {}).values())
         errors: list[Exception] = []
         for subscriber in subscribers:
             try:
-                outcome = subscriber(event)
-                if inspect.isawaitable(outcome):
-                    _run_to_end(outcome)
+                run_to_end(subscriber(event))
             except Exception as error:  # one failing subscriber does not stop the rest
                 errors.append(error)
         if errors:
@@ -149,7 +154,12 @@ def _nothing() -> None:
     pass
 
 
-def _run_to_end(awaitable: Awaitable[Any]) -> None:
+def run_to_end(outcome: object) -> None:
+    """Wait for what a callback has returned, if it is to be awaited; raise what it raises."""
+    if not inspect.isawaitable(outcome):
+        return
+    awaitable: Awaitable[Any] = outcome
+
     async def wait() -> None:
         await awaitable
 

@@ -21,6 +21,18 @@ class Flow(msgspec.Struct, frozen=True):
     job: Job
     children: Sequence[Flow | Job] = ()
 
+    def __post_init__(self) -> None:
+        _jobs([self.job])
+        if isinstance(self.children, str | bytes) or not isinstance(self.children, Iterable):
+            raise InvalidArgumentError(
+                f"children must be a sequence of Flow or Job, got {shown(self.children)}",
+                field="children",
+                value=self.children,
+            )
+        msgspec.structs.force_setattr(self, "children", tuple(self.children))
+        for child in self.children:
+            _node(child)
+
 
 def chain(*jobs: Job) -> list[Job]:
     """Return the jobs so that each runs after the one before it; a failure ends the chain."""

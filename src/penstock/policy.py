@@ -144,7 +144,7 @@ def register_backoff(name: str, function: BackoffFunction) -> None:
     _backoffs[name] = function
 
 
-class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class RetryPolicy(msgspec.Struct, frozen=True):
     """How often and when a failed attempt is tried again.
 
     Durations are timedelta; seconds are accepted.
@@ -220,7 +220,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             return longest
 
 
-class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+class Timeouts(msgspec.Struct, frozen=True):
     """How long things may take; None is unlimited. Durations are timedelta; seconds are accepted.
 
     Attributes:

@@ -21,7 +21,7 @@ from penstock._emitter import Emitter
 from penstock._json import encode_json
 from penstock.backends.base import UNSET, Backend, Failure, UnsetType
 from penstock.errors import InvalidArgumentError, PenstockError, QueueClosedError, shown
-from penstock.events import Event, EventBus, EventKind
+from penstock.events import Event, EventBus, EventKind, run_to_end
 from penstock.flow import Flow, flatten
 from penstock.job import Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority, distinct
 from penstock.policy import (
@@ -213,6 +213,12 @@ class Queue:
 
     def submit_many(self, requests: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Store many jobs, all or none; each request is a mapping of `submit`'s arguments."""
+        if isinstance(requests, Mapping) or not isinstance(requests, Iterable):
+            raise InvalidArgumentError(
+                f"requests must be an iterable of mappings, got {shown(requests)}",
+                field="requests",
+                value=requests,
+            )
         jobs = [self._requested_as(request) for request in requests]
         return self._stored(jobs, self._run(self.backend.enqueue_jobs, jobs))
 
@@ -562,19 +568,27 @@ class Queue:
         """Accept no new jobs, in any process, until `unblock`. Retries and spawned jobs pass.
 
         Args:
-            on_drained: called once, when nothing waits and nothing runs; at once if that is so already. `unblock`
-                drops it.
+            on_drained: called once, when nothing waits and nothing runs; at once if that is so already. May be a
+                coroutine function. `unblock` drops it.
         """
-        self._run(self.backend.set_blocked, True)
-        self._tell_queue_event(EventKind.QUEUE_BLOCKED)
+        if on_drained is not None and not callable(on_drained):
+            raise InvalidArgumentError(
+                f"on_drained must be callable, got {shown(on_drained)}", field="on_drained", value=on_drained
+            )
+        self.set_blocked(True)
         if on_drained is not None:
             self._watch_drain(on_drained)
 
     def unblock(self) -> None:
         """Accept new jobs again."""
-        self._drop_drain_watch()
-        self._run(self.backend.set_blocked, False)
-        self._tell_queue_event(EventKind.QUEUE_UNBLOCKED)
+        self.set_blocked(False)
+
+    def set_blocked(self, blocked: bool) -> None:
+        """See `Backend.set_blocked`; `block` and `unblock` are its two sides."""
+        self._run(self.backend.set_blocked, blocked)
+        if not blocked:
+            self._drop_drain_watch()
+        self._tell_queue_event(EventKind.QUEUE_BLOCKED if blocked else EventKind.QUEUE_UNBLOCKED)
 
     def is_blocked(self) -> bool:
         """Whether new jobs are refused."""
@@ -588,7 +602,7 @@ class Queue:
     def _watch_drain(self, on_drained: Callable[[], object]) -> None:
         self._drop_drain_watch()
         if self.is_drained():
-            on_drained()
+            run_to_end(on_drained())
             return
         dropped = self._drain_watch = threading.Event()
 
@@ -671,7 +685,7 @@ def stored_jobs(backend: Backend, requests: Sequence[Job], ids: Sequence[str]) -
 
 def _call(on_drained: Callable[[], object]) -> None:
     try:
-        on_drained()
+        run_to_end(on_drained())
     except Exception:  # nobody is there to catch it
         logger.exception("the callback of a drained queue failed")
 

@@ -83,9 +83,10 @@ def _take_and_wait(url: str, taken: object, go: object) -> None:
         documents.complete(job.id)
 
 
-def test_a_driver_wants_a_document_queue(queue: Queue) -> None:
+def test_a_driver_wants_a_document_queue_or_the_queue_of_one(queue: Queue) -> None:
     with pytest.raises(InvalidArgumentError):
-        QueueDriver(queue)  # type: ignore[arg-type]
+        QueueDriver("queue")  # type: ignore[arg-type]
+    assert QueueDriver(queue).start() == 0
     with pytest.raises(InvalidArgumentError):
         DocumentQueue("queue")  # type: ignore[arg-type]
     assert QueueDriver(DocumentQueue(queue)).start() == 0

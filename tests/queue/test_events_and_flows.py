@@ -18,6 +18,7 @@ from penstock import (
     Flow,
     InvalidArgumentError,
     Job,
+    Key,
     Queue,
     _emitter,
     chain,
@@ -76,6 +77,29 @@ def test_who_unsubscribes_during_an_event_is_still_told_of_it() -> None:
     bus.emit(event)
     bus.emit(event)
     assert seen == ["told"]
+
+
+def test_an_event_is_made_of_its_fields_in_their_order() -> None:
+    at = ManualClock().now()
+    event = Event(EventKind.JOB_STARTED, "a", "mail", Key("k"), ("t",), at, 7)
+    assert event == Event(
+        kind=EventKind.JOB_STARTED, job_id="a", type="mail", key=Key("k"), tags=("t",), at=at, seq=7
+    )
+    assert Event(EventKind.QUEUE_BLOCKED).at.utcoffset() is not None
+
+
+def test_what_is_no_event_is_not_told() -> None:
+    for wrong in (None, EventKind.JOB_STARTED, {"kind": "job_started"}):
+        with pytest.raises(InvalidArgumentError) as caught:
+            EventBus().emit(wrong)
+        assert caught.value.field == "event"
+
+
+def test_a_tree_is_checked_when_it_is_made() -> None:
+    for wrong in (lambda: Flow(None), lambda: Flow(job("a"), [None]), lambda: Flow(job("a"), job("b"))):
+        with pytest.raises(InvalidArgumentError):
+            wrong()
+    assert len(Flow(job("a"), (each for each in [job("b"), job("c")])).children) == 2
 
 
 def test_chain_and_fans_are_plain_lists_with_after_filled_in() -> None:

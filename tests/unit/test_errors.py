@@ -124,7 +124,7 @@ def test_a_message_names_the_value_and_the_way_out():
 def test_job_exists_lists_all_conflicts_and_nothing_was_stored():
     error = EXAMPLES[JobExistsError]
     assert error.failed == ((0, "cat", "it is already stored"), (4, "dog", "it stands twice"))
-    assert error.enqueued_ids == ()
+    assert error.enqueued_ids == []
 
 
 class TestReportErrors:

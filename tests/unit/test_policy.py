@@ -62,6 +62,10 @@ class TestDefaults:
         assert Timeouts(execution=90).execution == timedelta(seconds=90)
         assert RetryPolicy(initial_delay=0.5).initial_delay == timedelta(milliseconds=500)
 
+    def test_both_take_their_fields_by_place_as_well(self):
+        assert Timeouts(90, 60, 3600) == Timeouts(execution=90, visibility=60, lifetime=3600)
+        assert RetryPolicy(5, "linear", 2) == RetryPolicy(max_attempts=5, backoff="linear", initial_delay=2)
+
     def test_both_survive_pickling_and_are_frozen(self):
         policy = RetryPolicy(max_attempts=7, jitter=0.5, retry_on=[FailureCategory.TIMEOUT])
         assert pickle.loads(pickle.dumps(policy)) == policy

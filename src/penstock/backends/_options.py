@@ -122,7 +122,12 @@ def _retention(name: str, value: Any) -> Retention | None:
     if isinstance(value, timedelta | int | float):
         span = duration(value, name, positive=True)
         return Retention(completed=span, other=span)
-    raise InvalidArgumentError(f"{name} must be a Retention, a duration or None, got {shown(value)}")
+    if isinstance(value, Mapping) and value.keys() <= set(Retention.__struct_fields__):
+        return Retention(**value)
+    raise InvalidArgumentError(
+        f"{name} must be a duration, a mapping of completed and other to durations, a Retention or None,"
+        f" got {shown(value)}"
+    )
 
 
 def boolean(name: str, value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.documents.queue import DocumentQueue
 from penstock.errors import InvalidArgumentError, shown
+from penstock.queue import Queue
 
 __all__ = ["QueueDriver"]
 
@@ -11,12 +12,14 @@ __all__ = ["QueueDriver"]
 class QueueDriver:
     """Brings a document queue back to work after a crash. The journal itself is the store's."""
 
-    def __init__(self, queue: DocumentQueue) -> None:
-        if not isinstance(queue, DocumentQueue):
+    def __init__(self, queue: DocumentQueue | Queue) -> None:
+        if not isinstance(queue, DocumentQueue | Queue):
             raise InvalidArgumentError(
-                f"queue must be a DocumentQueue, got {shown(queue)}", field="queue", value=queue
+                f"queue must be a DocumentQueue, or the Queue of one, got {shown(queue)}",
+                field="queue",
+                value=queue,
             )
-        self._documents = queue
+        self._queue = queue.queue if isinstance(queue, DocumentQueue) else queue
 
     def start(self) -> int:
         """Put back, in order, what a dead process left open, and announce it again; return how many jobs that were.
@@ -24,4 +27,4 @@ class QueueDriver:
         Jobs of living processes are left alone. A process of another machine is taken for dead once it has been silent
         for `liveness`. Calling it again does nothing more.
         """
-        return self._documents.queue.maintain().lost
+        return self._queue.maintain().lost

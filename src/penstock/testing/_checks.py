@@ -66,8 +66,10 @@ def options(given: Mapping[str, Any]) -> Options:
     if isinstance(retention, timedelta | int | float) and not isinstance(retention, bool):
         span = duration(retention, "retention", positive=True)
         kept["retention"] = Retention(completed=span, other=span)
+    elif isinstance(retention, Mapping) and retention.keys() <= {"completed", "other"}:
+        kept["retention"] = Retention(**retention)
     elif not isinstance(retention, Retention | None):
-        raise bad("retention", "a Retention, a duration or None", retention)
+        raise bad("retention", "a duration, a mapping of completed and other, a Retention or None", retention)
     return Options(**kept)
 
 

@@ -460,6 +460,8 @@ class Options(Suite):
             {"liveness": 0},
             {"liveness": "15"},
             {"retention": "forever"},
+            {"retention": {"finished": timedelta(days=1)}},
+            {"retention": {"completed": -1}},
         ],
         ids=repr,
     )

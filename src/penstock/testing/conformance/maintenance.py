@@ -267,8 +267,17 @@ class RetentionRules(Suite):
         assert backend.maintain().removed == 0
         assert backend.get_job("job").status is status
 
-    def test_retention_is_an_option(self, make_backend: MakeBackend, clock: ManualClock) -> None:
-        rule = Retention(completed=timedelta(seconds=10), other=None)
+    @pytest.mark.parametrize(
+        "rule",
+        [
+            Retention(completed=timedelta(seconds=10), other=None),
+            {"completed": timedelta(seconds=10), "other": None},
+        ],
+        ids=["by name", "as a mapping"],
+    )
+    def test_retention_is_an_option(
+        self, make_backend: MakeBackend, clock: ManualClock, rule: object
+    ) -> None:
         backend = make_backend(clock=clock, retention=rule)
         drive(backend, _S.COMPLETED, "done")
         drive(backend, _S.FAILED, "failed")

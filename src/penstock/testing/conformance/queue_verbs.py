@@ -179,6 +179,10 @@ class Submitting(QueueSuite):
         ):
             with pytest.raises(InvalidArgumentError):
                 queue.submit_many([{"type": "mail"}, *requests])
+        for not_requests in (None, 5, {"type": "mail"}):
+            with pytest.raises(InvalidArgumentError) as caught:
+                queue.submit_many(not_requests)  # type: ignore[arg-type]
+            assert caught.value.field == "requests"
         assert queue.get_job_stats().total_jobs == 0
 
 
@@ -220,3 +224,45 @@ class Draining(QueueSuite):
         queue.complete_job("a")
         assert queue.is_drained()
         assert calls == ["now"]
+
+    def test_the_flag_can_be_set_by_its_verb_too(self, queue: Queue) -> None:
+        """R16: as `block` and `unblock` do, with their events."""
+        events = heard(queue)
+        calls: list[str] = []
+        queue.enqueue_job(job("a"))
+        queue.block(on_drained=lambda: calls.append("never"))
+        queue.set_blocked(False)
+        assert queue.is_blocked() is False
+        queue.set_blocked(True)
+        assert queue.is_blocked() is True
+        queue.cancel_jobs(job_ids=["a"])
+        assert [kind for kind, _ in events if kind.startswith("queue")] == [
+            EventKind.QUEUE_BLOCKED,
+            EventKind.QUEUE_UNBLOCKED,
+            EventKind.QUEUE_BLOCKED,
+        ]
+        assert calls == []
+        with pytest.raises(InvalidArgumentError):
+            queue.set_blocked(1)  # type: ignore[arg-type]
+
+    def test_the_callback_may_be_a_coroutine_function(self, queue: Queue) -> None:
+        """R16."""
+        drained = threading.Event()
+
+        async def on_drained() -> None:
+            drained.set()
+
+        queue.block(on_drained)
+        assert drained.is_set()
+        queue.unblock()
+        drained.clear()
+        queue.enqueue_job(job("a"))
+        queue.block(on_drained)
+        queue.cancel_jobs(job_ids=["a"])
+        assert drained.wait(SOON)
+
+    def test_what_is_no_callback_is_refused_before_anything_is_blocked(self, queue: Queue) -> None:
+        with pytest.raises(InvalidArgumentError) as caught:
+            queue.block("callback")  # type: ignore[arg-type]
+        assert caught.value.field == "on_drained"
+        assert queue.is_blocked() is False

@@ -346,7 +346,7 @@ class Batches(Suite):
         error: Any = caught.value
         assert error.job_id == "a"
         assert [(index, job_id) for index, job_id, _ in error.failed] == [(2, "a")]
-        assert error.enqueued_ids == ()
+        assert error.enqueued_ids == []
 
     def test_every_conflict_of_a_batch_is_reported(self, backend: Backend) -> None:
         """Q16, B4, C3."""
@@ -356,7 +356,7 @@ class Batches(Suite):
         error: Any = caught.value
         assert [(index, job_id) for index, job_id, _ in error.failed] == [(1, "b"), (3, "d")]
         assert all(reason for _, _, reason in error.failed)
-        assert error.enqueued_ids == ()
+        assert error.enqueued_ids == []
 
     @pytest.mark.parametrize("jobs", [None, 5, "jobs", b"jobs", a_job(id="a", type="t")], ids=repr)
     def test_what_is_not_an_iterable_of_jobs_is_refused(self, backend: Backend, jobs: Any) -> None:
@@ -386,7 +386,7 @@ class BadBatches(Suite):
         error: Any = caught.value
         assert [(index, job_id) for index, job_id, _ in error.failed] == [(1, "bad")]
         assert error.failed[0][2]
-        assert tuple(error.enqueued_ids) == ()
+        assert error.enqueued_ids == []
         assert "jobs[1]" in str(error)
         assert "'bad'" in str(error)
 
