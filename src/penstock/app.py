@@ -157,7 +157,7 @@ class App:
             memory: bytes one job may allocate (processes only).
             processes: how many processes one job may have, its own included (processes only).
             files: how many files one job may have open (processes only).
-            output: how many bytes of what a job prints are kept (processes only); 64 KiB.
+            output: how many bytes of what a job prints are kept; 64 KiB.
 
         Raises:
             InvalidArgumentError: a setting is wrong, the function cannot be a handler, or its type is taken.

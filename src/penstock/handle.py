@@ -62,9 +62,10 @@ class JobHandle(Generic[R]):
         return self.job().progress
 
     def output(self) -> str:
-        """Return what the job's process has printed (its latest attempt that printed anything), bounded.
+        """Return what the job has printed (its latest attempt that printed anything), bounded: 64 KiB, its middle left out.
 
-        Threads share the worker's own output, so jobs on threads have none of their own.
+        Of a job in a process of its own that is all it, and what it started, wrote to stdout and stderr. Of a job on a
+        thread it is what the handler wrote to `sys.stdout` and `sys.stderr`, which the worker's own output has as well.
         """
         return self._client().get_output(self.id)
 

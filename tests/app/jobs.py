@@ -153,6 +153,13 @@ def hungry(megabytes: int) -> int:
     return len(bytearray(megabytes * 1024 * 1024)) // (1024 * 1024)
 
 
+@app.job(retry=ONCE)
+def devours(group: str, megabytes: int) -> int:
+    """Join a group of limited memory, and take more."""
+    write(f"{group}/cgroup.procs", str(os.getpid()))
+    return len(bytearray(b"x") * (megabytes * 1024 * 1024))
+
+
 @app.job(retry=ONCE, processes=20)
 def breed() -> None:
     """A small fork bomb."""

@@ -1,5 +1,6 @@
 """A worker that gives each job a process of its own."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -159,6 +160,38 @@ def test_memory_is_limited(sqlite_app):
     job = large.job()
     assert (job.status, job.error_category) == (JobStatus.DEAD_LETTER, FailureCategory.SYSTEM)
     assert job.error_code == "out_of_memory"
+
+
+@pytest.fixture
+def small_group():
+    """A control group whose processes may have 50 MB of memory together."""
+    old, new = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    group = (old if old.is_dir() else new) / f"penstock-test-{os.getpid()}"
+    limits = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"] if old.is_dir() else ["memory.max"]
+    try:
+        group.mkdir()
+        for name in limits:
+            if (group / name).exists() or name == limits[0]:
+                (group / name).write_text(str(50_000_000))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"control groups cannot be made here: {error}")
+    yield group
+    until(lambda: not (group / "cgroup.procs").read_text(), "the end of the group's processes")
+    group.rmdir()
+
+
+def test_a_job_that_the_kernel_kills_for_its_memory_fails_alone_and_says_why(sqlite_app, small_group):
+    """F19, by the kernel itself."""
+    large = jobs.devours.submit(str(small_group), 200)
+    fine = jobs.double.submit(1)
+    run(sqlite_app)
+    job = large.job()
+    assert (job.status, job.error_category) == (JobStatus.DEAD_LETTER, FailureCategory.SYSTEM)
+    assert job.error_code == "out_of_memory"
+    assert "killed (SIGKILL), probably by the kernel's out-of-memory killer" in job.error_message
+    assert fine.result(0) == 2
 
 
 def test_processes_and_files_are_limited(sqlite_app):

@@ -1,8 +1,11 @@
 """A worker that runs jobs on threads."""
 
+# ruff: noqa: T201  # what handlers print is tested here
+
 import asyncio
 import contextlib
 import logging
+import sys
 import threading
 import time
 
@@ -148,6 +151,76 @@ def test_every_kind_of_end_reaches_the_store(stored_app):
         "interrupt": (JobStatus.DEAD_LETTER, FailureCategory.SYSTEM),
     }
     assert check_store(stored_app.queue.backend) == []
+
+
+# -- output ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_handlers_print_is_kept_with_their_own_job_and_passed_on(stored_app, capsys):
+    """Jobs that print at the same time, in coroutines and helper threads too, are told apart."""
+    turns = threading.Barrier(2)
+
+    @stored_app.job(retry=ONCE)
+    def sync(name: str) -> None:
+        turns.wait(PATIENCE)
+        for number in range(50):
+            print(name, number)
+        turns.wait(PATIENCE)
+        sys.stderr.writelines([f"{name} ", "done\n"])
+
+    @stored_app.job(retry=ONCE)
+    async def coroutine() -> None:
+        print("one")
+        await asyncio.sleep(0)
+        await asyncio.to_thread(print, "two")
+
+    @stored_app.job(retry=ONCE)
+    def fails() -> None:
+        print("before it failed")
+        raise PermanentError("never")
+
+    quiet = stored_app.job(type="quiet")(lambda: None).submit()
+    handles = [sync.submit("a"), sync.submit("b")]
+    others = [coroutine.submit(), fails.submit()]
+    before = sys.stdout, sys.stderr
+    Worker(stored_app, isolation="thread").run(until_idle=True)
+    assert (sys.stdout, sys.stderr) == before, "the streams are as they were"
+    for name, handle in zip("ab", handles, strict=True):
+        assert handle.output() == "".join(f"{name} {number}\n" for number in range(50)) + f"{name} done\n"
+    assert [each.output() for each in others] == ["one\ntwo\n", "before it failed\n"]
+    assert quiet.output() == ""
+    printed = capsys.readouterr()
+    assert "a 49\n" in printed.out
+    assert "b done\n" in printed.err
+
+
+def test_output_on_threads_is_bounded_and_that_of_a_stuck_job_is_kept(app, capsys):
+    gate = threading.Event()
+
+    @app.job(retry=ONCE, output=1_000)
+    def loud() -> None:
+        print("the beginning")
+        for _ in range(100):
+            print("x" * 999)
+        print("the end")
+
+    @app.job(retry=ONCE, timeout=0.2)
+    def stubborn() -> None:
+        print("still here")
+        gate.wait(PATIENCE)
+
+    first, second = loud.submit(), stubborn.submit()
+    with working(app):
+        first.result(PATIENCE)
+        second.wait(PATIENCE)
+        assert second.output() == "still here\n"
+        gate.set()
+    text = first.output()
+    assert text.startswith("the beginning\n")
+    assert text.endswith("the end\n")
+    assert "bytes left out" in text
+    assert len(text) < 1_100
+    assert len(capsys.readouterr().out) > 100_000
 
 
 # -- limits ---------------------------------------------------------------------------------------------------------

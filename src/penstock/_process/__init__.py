@@ -23,6 +23,7 @@ There are two kinds of wardens, and one code for both:
 Callers give a `Watcher`; its methods are called on the supervisor's thread and must be quick.
 """
 
+from penstock._output import Output
 from penstock._process.channel import Channel, Interrupted, raise_when_terminated
 from penstock._process.endings import Ending
 from penstock._process.limits import Grace, Limits
@@ -39,7 +40,6 @@ from penstock._process.messages import (
     Request,
     Result,
 )
-from penstock._process.output import Output
 from penstock._process.setup import Setup
 from penstock._process.supervisor import JobProcess, Supervisor, Task, Watcher
 

@@ -39,6 +39,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
         cause: the above in words.
         left: how many processes the job left behind; they were killed.
         max_rss: the most memory that it had resident, in bytes.
+        memory_ran_out: it was killed, and the kernel's out-of-memory killer has killed somebody meanwhile.
     """
 
     status: int | None
@@ -47,6 +48,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     cause: str = ""
     left: int = 0
     max_rss: int = 0
+    memory_ran_out: bool = False
 
     @property
     def exit_code(self) -> int | None:

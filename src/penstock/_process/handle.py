@@ -16,12 +16,12 @@ from typing import Final, Protocol
 
 import msgspec
 
+from penstock._output import Output
 from penstock._process import system
 from penstock._process.control import End, Locate, Signal, ToWarden
 from penstock._process.endings import Ending
 from penstock._process.limits import Grace, Limits
 from penstock._process.messages import Cancel, FrameReader, Message, encode_frame
-from penstock._process.output import Output
 from penstock.errors import ProcessControlError
 
 __all__ = ["JobProcess", "WardenLink", "Watcher"]

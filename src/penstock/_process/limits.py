@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from penstock._output import DEFAULT_LIMIT
 from penstock.errors import InvalidArgumentError, shown
 
 __all__ = ["Grace", "Limits"]
@@ -29,7 +30,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     processes: int | None = None
     files: int | None = None
     seconds: float | None = None
-    output: int = 65536
+    output: int = DEFAULT_LIMIT
 
     def __post_init__(self) -> None:
         for field, least in (("memory", MEBIBYTE), ("processes", 1), ("files", 16), ("output", 0)):

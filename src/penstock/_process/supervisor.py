@@ -455,7 +455,9 @@ class Supervisor:
             kills = out_of_memory_kills()
             memory_ran_out, self._memory_kills = kills > self._memory_kills, kills
         words = cause or describe(status, reason, memory_ran_out=memory_ran_out)
-        process.settle(Ending(status=status, reason=reason, cause=words, **facts))
+        process.settle(
+            Ending(status=status, reason=reason, cause=words, memory_ran_out=memory_ran_out, **facts)
+        )
 
     def _close_channel(self, process: JobProcess) -> None:
         with process.lock:

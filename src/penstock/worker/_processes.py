@@ -79,7 +79,7 @@ class ProcessRunner:
         client: QueueClient,
         stop_grace: float,
         slots: int,
-        on_output: Callable[[Run, JobProcess], None],
+        on_output: Callable[[Run, str], None],
         on_end: Callable[[Run, Outcome], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
@@ -164,7 +164,7 @@ class ProcessRunner:
     def _close(self, run: Run, conversation: _Conversation, process: JobProcess) -> Outcome:
         run.interruptible(None)
         if process.output.total:
-            self._on_output(run, process)
+            self._on_output(run, process.output.text())
         return _outcome(run, conversation.told, conversation.ending, process)
 
     def close(self) -> None:
@@ -279,7 +279,7 @@ def _outcome(run: Run, told: Result | Failure | None, ending: Ending, process: J
     return Failed(
         message=f"{ending.cause}\n\nOutput:\n{output}" if output else ending.cause,
         category=FailureCategory.SYSTEM,
-        code="crashed",
+        code="out_of_memory" if ending.memory_ran_out else "crashed",
     )
 
 

@@ -14,9 +14,11 @@ from typing import Any, Protocol
 
 from penstock._execution import LoopRunner, execute
 from penstock._outcome import Cancelled, Completed, Failed, Outcome, Released, failure_of, too_large
+from penstock._output import DEFAULT_LIMIT
 from penstock.job import Job
 from penstock.policy import FailureCategory
 from penstock.task import Task
+from penstock.worker._capture import Capture
 from penstock.worker._run import Reason, Run
 
 __all__ = ["Backlog", "Runner", "Slot", "ThreadRunner", "judged", "timed_out"]
@@ -37,16 +39,23 @@ class Runner(Protocol):
 class ThreadRunner:
     """Runs handlers on the calling thread, one at a time. What is awaited can be interrupted, nothing else can."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_output: Callable[[Run, str], None]) -> None:
         self._loop = LoopRunner()
+        self._on_output = on_output
+        #: What the handler prints.
+        self.capture = Capture()
 
     def run(self, run: Run) -> Outcome:
         task = run.task
+        self.capture.begin(task.limits.get("output", DEFAULT_LIMIT))
         if task.is_async:
             run.interruptible(self._loop.cancel)
         outcome = execute(task, run.job.payload, run.context, task.app.middlewares, self._loop.run)
         if task.is_async:
             run.interruptible(None)
+        printed = self.capture.text()
+        if printed and not run.is_settled:
+            self._on_output(run, printed)
         return outcome
 
     def close(self) -> None:
@@ -105,6 +114,7 @@ class Slot:
         start: Callable[[Job], Run | None],
         finish: Callable[[Run, Outcome], None],
         runner_for: Callable[[Task[Any, Any]], Runner | None],
+        on_output: Callable[[Run, str], None],
     ) -> None:
         self._backlog = backlog
         self._start = start
@@ -114,8 +124,13 @@ class Slot:
         self.run: Run | None = None
         #: Whether its attempt was given up, but its thread has not returned.
         self.is_stuck = False
-        self._own = ThreadRunner()
+        self._own = ThreadRunner(on_output)
         self.thread = threading.Thread(target=self._work, name=f"penstock-slot-{number}", daemon=True)
+
+    @property
+    def printed(self) -> str:
+        """What the handler on this slot's own thread has printed so far."""
+        return self._own.capture.text()
 
     def _work(self) -> None:
         while (job := self._backlog.take()) is not None:

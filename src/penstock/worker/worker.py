@@ -21,6 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,7 @@ from penstock.job import Job
 from penstock.policy import duration
 from penstock.stream import JobStream
 from penstock.task import ISOLATIONS, Isolation, Task
+from penstock.worker._capture import capturing
 from penstock.worker._origin import Origin, find_origin
 from penstock.worker._reports import Reporter
 from penstock.worker._run import Reason, Run
@@ -50,7 +52,6 @@ from penstock.worker._slots import Backlog, Runner, Slot, judged, timed_out
 from penstock.worker._watch import Watch
 
 if TYPE_CHECKING:
-    from penstock._process import JobProcess
     from penstock.worker._processes import ProcessRunner
 
 __all__ = ["Worker"]
@@ -143,9 +144,10 @@ class Worker:
         """Check that each task can be run the way it is to be run; return where those with processes come from."""
         forked = [task for task in self._tasks.values() if self._isolation_of(task) == "process"]
         for task in self._tasks.values():
-            if self._isolation_of(task) == "thread" and task.limits:
+            refused = [name for name in task.limits if name != "output"]
+            if self._isolation_of(task) == "thread" and refused:
                 raise InvalidArgumentError(
-                    f"{task.type} has limits ({', '.join(task.limits)}), which only hold for a process of its own: "
+                    f"{task.type} has limits ({', '.join(refused)}), which only hold for a process of its own: "
                     'run it with isolation="process", or drop them',
                     field="isolation",
                     value="thread",
@@ -185,14 +187,14 @@ class Worker:
         self._reporter = Reporter(queue, self._control.put, self._backlog.__len__, self._capacity)
         self._watch = Watch(self, queue, self.stop_grace)
         self._slots = [
-            Slot(number, self._backlog, self._begin, self._finish, self._runner_for)
+            Slot(number, self._backlog, self._begin, self._finish, self._runner_for, self._keep_output)
             for number in range(self.concurrency)
         ]
         error: BaseException | None = None
         self._start_processes()
         logger.info("worker %s takes %s", self.name, ", ".join(self._tasks))
         try:
-            with services(self.app, queue) as finish:
+            with services(self.app, queue) as finish, self._capturing():
                 self._open_stream()
                 self._reporter.start()
                 self._watch.start()
@@ -292,10 +294,15 @@ class Worker:
         if processes is not None:
             processes.close()
 
-    def _keep_output(self, run: Run, process: JobProcess) -> None:
+    def _capturing(self) -> AbstractContextManager[None]:
+        """Collect what handlers print, if any of them runs on a thread of this process."""
+        is_needed = any(self._isolation_of(task) == "thread" for task in self._tasks.values())
+        return capturing() if is_needed else contextlib.nullcontext()
+
+    def _keep_output(self, run: Run, text: str) -> None:
         """Store what a job printed, unless it lost the job."""
         try:
-            self._queue.save_output(run.job.id, process.output.text(), attempt=run.job.attempt)
+            self._queue.save_output(run.job.id, text, attempt=run.job.attempt)
         except InvalidTransitionError:
             pass  # another attempt has the job by now
         except PenstockError as error:
@@ -403,6 +410,8 @@ class Worker:
         for slot in self._slots:
             if slot.run is run:
                 slot.is_stuck = True
+                if slot.printed:
+                    self._keep_output(run, slot.printed)
         self._resize()
         if run.reason is Reason.CANCELLED:
             self._reporter.put(run.job, Cancelled())

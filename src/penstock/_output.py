@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from typing import Final
 
-__all__ = ["Output"]
+__all__ = ["DEFAULT_LIMIT", "Output"]
+
+#: Bytes that are kept unless a task says otherwise.
+DEFAULT_LIMIT: Final = 65536
 
 
 class Output:
-    """Bytes that a process wrote to stdout and stderr, in the order in which they came. Thread-safe."""
+    """Bytes that a job wrote to stdout and stderr, in the order in which they came. Thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._head_limit = limit // 2
