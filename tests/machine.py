@@ -14,6 +14,7 @@ from penstock.backends.base import Backend, ClaimRequest, Failure
 from penstock.errors import PenstockError, ReportErrors, StaleAttemptError
 from penstock.job import Job, JobStatus, JournalEntry
 from penstock.lifecycle import Verb, allows
+from penstock.overview import Overview
 from penstock.testing import ManualClock, ModelBackend, check_invariants, check_store
 
 MAX_JOBS = 14
@@ -68,6 +69,15 @@ _details = st.fixed_dictionaries(
         "executing": st.booleans(),
     }
 )
+
+
+def counted(overview: Overview) -> object:
+    """All that an overview counts; since when jobs are ready depends on who has looked at the store since."""
+    return (
+        [(each.type, dict(each.jobs), dict(each.entered), each.ready) for each in overview.types],
+        (overview.delayed, overview.waiting, overview.undelivered, overview.given_up, overview.is_blocked),
+        sorted(each.running for each in overview.owners),
+    )
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -434,6 +444,7 @@ class StoreMachine(RuleBasedStateMachine):
     def statistics_are_the_same(self) -> None:
         for tags in ((), ("red",), ("blue",), ("red", "blue")):
             assert_equal(self.store.get_job_stats(tags), self.model.get_job_stats(tags))
+        assert_equal(*(counted(backend.overview()) for backend in (self.store, self.model)))
         assert_equal(self.store.is_blocked(), self.model.is_blocked())
 
     @invariant()

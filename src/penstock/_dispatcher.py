@@ -32,6 +32,7 @@ from penstock.backends.base import Backend, Change, ClaimRequest
 from penstock.errors import BackendError, PenstockError, QueueClosedError, ReportErrors
 from penstock.job import ELIGIBLE, IN_FLIGHT, Job, JobStatus
 from penstock.lifecycle import Verb
+from penstock.overview import Intake
 from penstock.scope import shielded
 from penstock.stream import JobStream
 
@@ -52,6 +53,9 @@ DUE_LOOK_SECONDS: Final = 0.25
 FEW_GROUPS: Final = 8
 MOST_AT_ONCE: Final = 16  # jobs of one commit that are handed out with it; more are work for the dispatcher
 THREADS: Final = 3
+TELL_SECONDS: Final = 0.25  # how long the store may not know what the streams of this process take
+MOST_INTAKES: Final = 100
+MOST_TYPES: Final = 1_000
 NOT_DELIVERED: Final = "the stream was closed before the job was delivered (cancelled)"
 
 
@@ -105,6 +109,10 @@ class Dispatcher:
         #: Earlier names of that kind, and the jobs for whose sake each still beats.
         self._doubted: dict[str, set[str]] = {}
         self._holds_by_hand = False
+        #: Types that were claimed by hand.
+        self._pulled: set[str] = set()
+        #: Whether streams have come, gone or changed since the store was told what they take.
+        self._is_untold = False
         self._beaten = (0.0, 0.0)
         self._beating = threading.Lock()
         self._unlisten: Callable[[], None] | None = None
@@ -139,24 +147,30 @@ class Dispatcher:
                 self._index.add(group, *stream.filter)
             group.streams[stream] = None
             self._mark(group)
+            self._intakes_changed()
         return stream
 
     def resize(self, stream: JobStream, capacity: int) -> None:
         """Change a stream's capacity and serve it if that has made room."""
         with self.lock:
             stream.max_assigned_jobs = capacity
+            self._intakes_changed()
             group = self._groups.get(stream.filter)
             if group is not None and stream.free > 0:
                 self._mark(group)
 
-    def hold(self) -> str:
-        """Return this process's owner id, for a claim outside any stream; the process beats from now on."""
+    def hold(self, types: Sequence[str] | None = None) -> str:
+        """Return this process's owner id, for a claim of these types outside any stream; it beats from now on."""
         self._after_fork()
         with self.lock:
             if self._stopping:
                 raise QueueClosedError
             self._start()
             self._holds_by_hand = True
+            fresh = set(types or ()) - self._pulled
+            if fresh and len(self._pulled) < MOST_TYPES:
+                self._pulled |= fresh
+                self._intakes_changed()
         return self._living_name()
 
     def keep_alive(self, jobs: Sequence[Job]) -> None:
@@ -247,6 +261,7 @@ class Dispatcher:
         if group is None:
             return
         group.streams.pop(stream, None)
+        self._intakes_changed()
         for job_id in (*stream.held, *stream.lost):
             self._holders.pop(job_id, None)
         if not group.streams:
@@ -646,7 +661,8 @@ class Dispatcher:
         while True:
             with self.lock:
                 while not self._stop.is_set():
-                    left = tried + self._beat_seconds() - time.monotonic()
+                    pause = self._beat_seconds()
+                    left = tried + (min(pause, TELL_SECONDS) if self._is_untold else pause) - time.monotonic()
                     if left <= 0:
                         break
                     self._tempo.wait(left)
@@ -659,11 +675,12 @@ class Dispatcher:
     def _beat(self) -> None:
         with self._beating:
             now = _clocks()
-            if self._owner is not None and not self._backend.beat_owner(self._owner):
+            if self._owner is not None and not self._beat_as(self._owner):
                 logger.warning(
                     "this process was taken for dead and lost its jobs; it goes on under a new name"
                 )
                 self._owner = self._backend.open_owner()
+                self._intakes_changed()
             self._beaten = now
             for owner, kept in list(self._doubted.items()):
                 if kept:
@@ -672,6 +689,38 @@ class Dispatcher:
                     self._backend.close_owner(owner)
                     with self.lock:
                         del self._doubted[owner]
+
+    def _beat_as(self, owner: str) -> bool:
+        """Say that this process lives and, if that is news, what its streams take."""
+        with self.lock:
+            news = self._intakes() if self._is_untold else None
+            self._is_untold = False
+        if news is None:
+            return self._backend.beat_owner(owner)
+        try:
+            return self._backend.beat_owner(owner, intakes=news)
+        except BaseException:
+            self._is_untold = True
+            raise
+
+    def _intakes_changed(self) -> None:
+        with self.lock:
+            self._is_untold = True
+            self._tempo.notify_all()
+
+    def _intakes(self) -> list[Intake]:
+        """Return what this process takes, one entry for the streams of one filter."""
+        found = [
+            Intake(
+                types=None if types is None else tuple(sorted(types)),
+                tags=tuple(sorted(tags)),
+                slots=sum(stream.max_assigned_jobs for stream in group.streams),
+            )
+            for (tags, types), group in self._groups.items()
+        ]
+        if self._pulled:
+            found.append(Intake(types=tuple(sorted(self._pulled))))
+        return found if len(found) <= MOST_INTAKES else [_merged(found)]
 
     def _rename(self) -> None:
         """Claim under a new name from now on; see `doubt`."""
@@ -683,6 +732,7 @@ class Dispatcher:
                         job_id for stream in self._holders.values() for job_id in stream.held
                     }
                 self._owner, self._is_doubted, self._beaten = owner, False, _clocks()
+                self._is_untold = True
         logger.warning("the outcome of a claim is unknown; this process goes on under a new name")
         self._beat()
 
@@ -708,6 +758,15 @@ class Dispatcher:
             default=self._backend.liveness.total_seconds(),
         )
         return max(SHORTEST_BEAT_SECONDS, shortest / BEATS_PER_HOLD)
+
+
+def _merged(intakes: Sequence[Intake]) -> Intake:
+    """Return very many filters as one that lets through at least as much."""
+    types = {each for intake in intakes for each in intake.types or ()}
+    is_any = any(intake.types is None for intake in intakes) or len(types) > MOST_TYPES
+    return Intake(
+        types=None if is_any else tuple(sorted(types)), slots=sum(intake.slots for intake in intakes)
+    )
 
 
 @contextlib.contextmanager

@@ -230,6 +230,7 @@ class AsyncQueue:
     get_job = _awaited(Queue.get_job)
     get_jobs = _awaited(Queue.get_jobs)
     get_job_stats = _awaited(Queue.get_job_stats)
+    overview = _awaited(Queue.overview)
     list_jobs = _awaited(Queue.list_jobs)
     read_journal = _awaited(Queue.read_journal)
     maintain = _awaited(Queue.maintain)

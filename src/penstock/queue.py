@@ -24,6 +24,7 @@ from penstock.errors import InvalidArgumentError, PenstockError, QueueClosedErro
 from penstock.events import Event, EventBus, EventKind, run_to_end
 from penstock.flow import Flow, flatten
 from penstock.job import Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority, distinct
+from penstock.overview import Overview
 from penstock.policy import (
     DEFAULT_RETRY,
     DEFAULT_TIMEOUTS,
@@ -135,7 +136,7 @@ class Queue:
         For faces of the queue that pull instead of being pushed to.
         """
         self._check_open()
-        owner = self._dispatcher.hold()
+        owner = self._dispatcher.hold(types)
         jobs = self._run(
             self.backend.dequeue_jobs,
             assignee_id,
@@ -531,6 +532,10 @@ class Queue:
     def get_job_stats(self, tags: Sequence[str] = ()) -> JobStats:
         """See `Backend.get_job_stats`."""
         return self._run(self.backend.get_job_stats, tags)
+
+    def overview(self) -> Overview:
+        """See `Backend.overview`."""
+        return self._run(self.backend.overview)
 
     def list_jobs(
         self,

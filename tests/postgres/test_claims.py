@@ -12,6 +12,7 @@ from penstock.backends._store import Claim, DuplicateIdError, Reach
 from penstock.backends.postgres import fast
 from penstock.backends.postgres.connection import Patience
 from penstock.backends.postgres.floors import lanes
+from penstock.backends.postgres.overview import read_overview
 from penstock.job import Job, Priority
 from penstock.testing import ManualClock
 
@@ -151,6 +152,52 @@ def test_a_claim_uses_the_index_made_for_it_and_touches_few_pages(large, filters
         for _, plan in plans
         for node in nodes(plan)
     ), kinds
+    assert buffers(plans) < 2_000
+
+
+class Noting:
+    """A connection that notes its queries."""
+
+    def __init__(self, connection):
+        self.connection = connection
+        self.queries = []
+
+    def execute(self, query, parameters=None):
+        if query.startswith(("SELECT", "WITH")):
+            self.queries.append((query, parameters or {}))
+        return self.connection.execute(query, parameters)
+
+    def __getattr__(self, name):
+        return getattr(self.connection, name)
+
+
+@pytest.mark.slow
+def test_an_overview_walks_through_no_table_of_jobs(large):
+    """Issue 7: counts are kept, or taken from the indexes of what is ready, delayed or in flight, up to a limit."""
+
+    def explain(connection):
+        noting = Noting(connection)
+        context = large._store.context
+        counted, _ = read_overview(noting, context.sql, context.journal, None, 50)
+        with connection.transaction():
+            return counted, [(query, generic_plan(connection, query, used)) for query, used in noting.queries]
+
+    counted, plans = large._store.run(explain)
+    assert len(plans) == 8
+    assert {type_: count for type_, count, _ in counted.ready} == {
+        "rare": 30,
+        "ready": 50,
+    }
+    assert counted.delayed == 50
+    used = {node.get("Index Name") for _, plan in plans for node in nodes(plan)}
+    assert {"job_ready_type", "job_delayed", "job_in_flight"} <= used
+    walked = [
+        query
+        for query, plan in plans
+        for node in nodes(plan)
+        if node["Node Type"] == "Seq Scan" and node["Relation Name"] in {"job", "journal"}
+    ]
+    assert not walked
     assert buffers(plans) < 2_000
 
 

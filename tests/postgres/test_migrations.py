@@ -156,3 +156,31 @@ def test_two_schemas_in_one_database_do_not_meet(postgres_url):
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         for each in "ab":
             connection.execute(f"DROP SCHEMA twin_{each} CASCADE")
+
+
+def test_counts_by_type_begin_with_what_an_older_schema_holds(postgres_url, admin):
+    """The step that brings them counts the jobs that are there, whether their changes were folded, numbered or neither."""
+    migrate_schema(postgres_url, "mig_types", upto=7)
+    add = "INSERT INTO mig_types.job (seq, id, type, order_at, created_at, updated_at) VALUES (%s, %s, %s, 0, 0, 0)"
+    note = (
+        " (job_seq, recorded_at, n, attempt, retry_count, failures, priority, progress, job_id, type, verb, status, tags)"
+        " VALUES (%s, 0, 1, 0, 0, 0, 2, 0, %s, %s, 'enqueue', 'initial_pending', '[]')"
+    )
+    numbered = note.replace("(job_seq", "(seq, job_seq").replace("(%s, 0", "(%s, %s, 0")
+    for number in range(1, 7):
+        job = (number, f"job-{number}", "ab"[number % 2])
+        admin.execute(add, job)
+        if number <= 4:
+            admin.execute("INSERT INTO mig_types.journal" + numbered, (number, *job))
+        else:
+            admin.execute("INSERT INTO mig_types.journal_inbox" + note, job)
+    admin.execute("UPDATE mig_types.fold SET seq = 2")
+    admin.execute("INSERT INTO mig_types.counter VALUES ('', 'initial_pending', 2)")
+    assert migrate_schema(postgres_url, "mig_types") == [8]
+    with open_postgres(postgres_url, clock=None, options={"schema": "mig_types"}) as backend:
+        for _ in range(2):
+            found = {each.type: dict(each.jobs) for each in backend.overview().types}
+            assert found == {"a": {"initial_pending": 3}, "b": {"initial_pending": 3}}
+            assert backend.get_job_stats().pending_jobs == 6
+            backend.maintain()
+    admin.execute("DROP SCHEMA mig_types CASCADE")

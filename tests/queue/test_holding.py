@@ -68,9 +68,9 @@ def test_a_short_visibility_is_beaten_for_at_once(queue: Queue) -> None:
     beats: list[float] = []
     beat = queue.backend.beat_owner
 
-    def count(owner: str) -> bool:
+    def count(owner: str, **told: Any) -> bool:
         beats.append(time.monotonic())
-        return beat(owner)
+        return beat(owner, **told)
 
     queue.backend.beat_owner = count  # type: ignore[method-assign]
     queue.enqueue_job(short("a", 0.3))
@@ -94,9 +94,9 @@ def test_an_upkeep_that_takes_long_does_not_stop_the_beat(
         assert go.wait(SOON)
         return maintain()
 
-    def count(owner: str) -> bool:
+    def count(owner: str, **told: Any) -> bool:
         beats.append(owner)
-        return beat(owner)
+        return beat(owner, **told)
 
     queue.backend.maintain, queue.backend.beat_owner = slow, count  # type: ignore[method-assign]
     queue.enqueue_job(short("a", 0.3))

@@ -199,3 +199,24 @@ while killed:
             assert backend.get_job_stats(["x"]).total_jobs == 1
         assert query(target, "SELECT count(*) FROM migration") == [(len(steps.STEPS),)]
         assert query(target, "PRAGMA integrity_check") == [("ok",)]
+
+
+def test_counts_by_type_begin_with_what_an_older_store_holds(path, connect):
+    """The step that brings them counts the jobs that are there, whether their changes were folded or not."""
+    connection = connect()
+    steps.migrate(connection, str(path), steps.STEPS[:5])
+    add = (
+        "INSERT INTO job (seq, id, type, tags, priority, order_at, status, closed, unmet, fan, held, depth, n, attempt,"
+        " retry_count, failures, created_at, updated_at, progress, error_message, after, after_any, verb)"
+        " VALUES (?, ?, ?, '[]', 2, 0, 'initial_pending', 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, '', '[]', '[]', 'enqueue')"
+    )
+    for number in range(6):
+        connection.execute(add, (number + 1, f"job-{number}", "ab"[number % 2]))
+        if number == 3:
+            connection.execute("UPDATE setting SET value = 4 WHERE name = 'folded'")
+    connection.execute("UPDATE job SET n = 2, status = 'running', verb = 'claim' WHERE seq = 1")
+    with open_store(path) as backend:
+        for _ in range(2):
+            found = {each.type: dict(each.jobs) for each in backend.overview().types}
+            assert found == {"a": {"initial_pending": 2, "running": 1}, "b": {"initial_pending": 3}}
+            backend.maintain()

@@ -195,7 +195,7 @@ def copy_of(row: Row, payload: bytes) -> Job:
 
 
 def owner(owner_id: str, host: str, pid: int, started: str, now: int) -> Owner:
-    return Owner(owner_id, host, pid, started, now)
+    return Owner(owner_id, host, pid, started, now, opened_at=now, intakes="[]")
 
 
 def tags_of(row: Row) -> tuple[str, ...]:

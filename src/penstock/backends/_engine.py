@@ -23,6 +23,7 @@ from penstock.backends import _decisions as decisions
 from penstock.backends._liveness import gone_owners, is_this_process, this_process
 from penstock.backends._options import StoreOptions
 from penstock.backends._outbox import OutboxVerbs
+from penstock.backends._overview import MOST_COUNTED, encode_intakes, overview_of
 from penstock.backends._rows import STATUSES, Row, damage_named, encode_strings, job_of, micros_of, moment_at
 from penstock.backends._settlement import settle
 from penstock.backends._spawning import adopted, spawn
@@ -70,6 +71,7 @@ from penstock.job import (
     distinct,
 )
 from penstock.lifecycle import Verb, allows, refusal
+from penstock.overview import Intake, Overview
 from penstock.policy import FailureCategory, duration
 from penstock.scope import checkpoint
 
@@ -544,9 +546,10 @@ class EngineBackend(OutboxVerbs):
         self._write(lambda tx: tx.put_owner(decisions.owner(owner, host, pid, started, tx.now)))
         return owner
 
-    def beat_owner(self, owner: str) -> bool:
+    def beat_owner(self, owner: str, *, intakes: Sequence[Intake] | None = None) -> bool:
         arguments.text("owner", owner, arguments.MAX_ID)
-        return self._write(lambda tx: tx.beat(owner))
+        told = None if intakes is None else encode_intakes(intakes)
+        return self._write(lambda tx: tx.beat(owner, told))
 
     def close_owner(self, owner: str) -> None:
         arguments.text("owner", owner, arguments.MAX_ID)
@@ -722,6 +725,11 @@ class EngineBackend(OutboxVerbs):
         wanted = arguments.tags(tags)
         checkpoint()
         return self._store.stats(wanted)
+
+    def overview(self) -> Overview:
+        checkpoint()
+        liveness = micros_of(self._options.liveness)
+        return overview_of(self._store.overview(MOST_COUNTED), liveness, MOST_COUNTED)
 
     def list_jobs(
         self,

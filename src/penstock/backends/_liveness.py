@@ -10,7 +10,7 @@ from pathlib import Path
 
 from penstock.backends._store import Owner
 
-__all__ = ["gone_owners", "is_this_process", "this_process"]
+__all__ = ["gone_owners", "host_name", "is_this_process", "this_process"]
 
 
 def this_process() -> tuple[str, int, str]:
@@ -36,6 +36,11 @@ def gone_owners(owners: Iterable[Owner], now: int, liveness: int) -> list[str]:
 def is_this_process(owner: Owner) -> bool:
     """Whether an owner is this very process, which never judges itself."""
     return (owner.host, owner.pid, owner.started) == this_process()
+
+
+def host_name(host: str) -> str:
+    """Return the part of a host that people know it by."""
+    return host.partition("/")[0]
 
 
 @lru_cache(maxsize=1)

@@ -37,6 +37,7 @@ __all__ = [
     "Blobs",
     "Claim",
     "Consumer",
+    "Counted",
     "DeliveryRow",
     "Edge",
     "Owner",
@@ -87,6 +88,8 @@ class Owner(NamedTuple):
     pid: int
     started: str
     beat_at: int
+    opened_at: int | None
+    intakes: str
 
 
 class Consumer(NamedTuple):
@@ -121,6 +124,32 @@ class DeliveryRow(NamedTuple):
     attempts: int
     error: str
     updated_at: int
+
+
+class Counted(NamedTuple):
+    """What a store read at one moment.
+
+    Attributes:
+        now: its time.
+        version: of its schema.
+        is_blocked: whether it refuses new jobs.
+        by_type: type, status, jobs stored, and how often that status was entered.
+        ready: type, ready jobs up to the most counted, and since when the first in line is.
+        delayed: up to the most counted.
+        owners: every liveness row.
+        held: jobs in flight by owner.
+        deliveries: waiting and given up, each up to the most counted.
+    """
+
+    now: int
+    version: int
+    is_blocked: bool
+    by_type: Sequence[tuple[str, str, int, int]]
+    ready: Sequence[tuple[str, int, int | None]]
+    delayed: int
+    owners: Sequence[Owner]
+    held: dict[str, int]
+    deliveries: tuple[int, int]
 
 
 class Claim(NamedTuple):
@@ -362,7 +391,8 @@ class Transaction(ABC):
     def put_owner(self, owner: Owner) -> None: ...
 
     @abstractmethod
-    def beat(self, owner: str) -> bool: ...
+    def beat(self, owner: str, intakes: str | None = None) -> bool:
+        """Note that an owner lives, and (unless None) what it takes; False if it is not known."""
 
     @abstractmethod
     def drop_owners(self, owners: Collection[str]) -> None: ...
@@ -461,6 +491,10 @@ class Store(ABC):
 
     @abstractmethod
     def stats(self, tags: Sequence[str]) -> JobStats: ...
+
+    @abstractmethod
+    def overview(self, most: int) -> Counted:
+        """Return what `Backend.overview` is made of, all of one moment; counts up to `most` what must be counted."""
 
     @abstractmethod
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]: ...

@@ -36,6 +36,7 @@ from penstock.job import (
     Maintenance,
     Priority,
 )
+from penstock.overview import Finding, Intake, Overview
 from penstock.policy import FailureCategory, duration
 
 __all__ = [
@@ -452,8 +453,12 @@ class Backend(ABC):
         """Write this process's liveness row (host, pid, start time) and return its id, for `owner=`."""
 
     @abstractmethod
-    def beat_owner(self, owner: str) -> bool:
-        """Say that the owner lives. False if its row is gone: its jobs were given to others."""
+    def beat_owner(self, owner: str, *, intakes: Sequence[Intake] | None = None) -> bool:
+        """Say that the owner lives. False if its row is gone: its jobs were given to others.
+
+        Args:
+            intakes: what its streams take from now on, for whoever reads `overview`; None leaves what was said before.
+        """
 
     @abstractmethod
     def close_owner(self, owner: str) -> None:
@@ -526,6 +531,14 @@ class Backend(ABC):
     @abstractmethod
     def get_job_stats(self, tags: Sequence[str] = ()) -> JobStats:
         """Count the jobs that have all `tags`; all jobs if there are none."""
+
+    @abstractmethod
+    def overview(self) -> Overview:
+        """Return how many jobs there are, what waits and who works, all of one moment.
+
+        This is what people and their tools look at. Its cost does not grow with the jobs stored: counts by type and
+        status are kept, and what is not kept is counted up to `Overview.most_counted`.
+        """
 
     @abstractmethod
     def list_jobs(
@@ -843,6 +856,10 @@ class Backend(ABC):
     def take_upkeep(self, interval: timedelta) -> bool:  # noqa: ARG002  # ours share the work by a row in the store
         """Whether it falls to the caller to `maintain` now; true for one caller of the store per interval."""
         return True
+
+    def examine(self) -> list[Finding]:
+        """Return what the store has to say about its own health and settings, for `penstock doctor`."""
+        return []
 
     @abstractmethod
     def close(self) -> None:

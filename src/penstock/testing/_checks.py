@@ -13,6 +13,7 @@ import msgspec
 from penstock.backends.base import ClaimRequest, Delivery, Failure, Retention, UnsetType
 from penstock.errors import DependencyError, InvalidArgumentError, PayloadTooLargeError, shown
 from penstock.job import Job, JobStatus, Key, Priority, distinct
+from penstock.overview import Intake
 from penstock.policy import FailureCategory, RetryPolicy, Timeouts, duration
 
 MAX_ID = 512
@@ -27,6 +28,7 @@ MAX_IDEMPOTENCY_KEY = 256
 MAX_KEY_BYTES = 2000
 MAX_MESSAGE_BYTES = 64 * 1024
 MAX_DEPENDENCIES = 1000
+MAX_INTAKES = 1000
 MAX_PAYLOAD_LIMIT = 16 * 1024 * 1024
 
 _FORBIDDEN = re.compile("[\x00\ud800-\udfff]")
@@ -328,6 +330,20 @@ def sequence(field: str, values: object) -> Sequence[Any]:
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise bad(field, "a sequence", values)
     return values
+
+
+def intakes(field: str, values: object) -> tuple[Intake, ...]:
+    given = tuple(sequence(field, values))
+    if len(given) > MAX_INTAKES:
+        raise bad(field, f"at most {MAX_INTAKES}", values)
+    for each in given:
+        if not isinstance(each, Intake):
+            raise bad(field, "Intake", each)
+        tags("tags", each.tags)
+        for name in () if each.types is None else distinct("types", each.types):
+            text("types", name, MAX_TYPE)
+        whole("slots", each.slots, 0, 2**62)
+    return given
 
 
 def deliveries(values: object) -> None:

@@ -6,9 +6,12 @@ passes the conformance suite, and the state machine of our tests compares the re
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import uuid
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -55,6 +58,7 @@ from penstock.job import (
     state_of,
 )
 from penstock.lifecycle import Verb, allows, refusal
+from penstock.overview import Intake, Overview, OwnerView, TypeView
 from penstock.policy import FailureCategory
 from penstock.scope import checkpoint
 from penstock.testing import _checks as check
@@ -122,6 +126,9 @@ class ModelBackend(Backend):
         self._given_up_at: dict[int, datetime] = {}
         self._schedules: dict[str, Schedule] = {}
         self._owners: dict[str, datetime] = {}
+        self._opened: dict[str, datetime] = {}
+        self._intakes: dict[str, tuple[Intake, ...]] = {}
+        self._entered_before: Counter[tuple[str, JobStatus]] = Counter()
         self._is_blocked = False
         self._iterating: set[int] = set()
         self._is_closed = False
@@ -1000,14 +1007,18 @@ class ModelBackend(Backend):
     def open_owner(self) -> str:
         with self._transaction() as now:
             owner = str(uuid.uuid4())
-            self._owners[owner] = now
+            self._owners[owner] = self._opened[owner] = now
             return owner
 
-    def beat_owner(self, owner: str) -> bool:
+    def beat_owner(self, owner: str, *, intakes: Sequence[Intake] | None = None) -> bool:
+        check.text("owner", owner, check.MAX_ID)
+        told = None if intakes is None else check.intakes("intakes", intakes)
         with self._transaction() as now:
             if owner not in self._owners:
                 return False
             self._owners[owner] = now
+            if told is not None:
+                self._intakes[owner] = told
             return True
 
     def close_owner(self, owner: str) -> None:
@@ -1151,6 +1162,58 @@ class ModelBackend(Backend):
             total_retries=sum(job.retry_count for job in jobs),
         )
 
+    def overview(self) -> Overview:
+        self._check_usable()
+        with self._lock:
+            now = self._clock.now()
+            rows = list(self._rows.values())
+            entered = self._entered_before + _entries_into(self._journal)
+            ready = [row for row in rows if self._is_takeable(row, now) and not row.job.held]
+            delayed = [
+                row
+                for row in rows
+                if row.job.status.is_eligible
+                and not row.job.held
+                and row.due_at > now
+                and not self._waits(row)
+            ]
+            pending = sum(row.job.status.is_eligible for row in rows)
+            types = sorted({row.job.type for row in rows} | {name for name, _ in entered})
+            return Overview(
+                at=now,
+                schema_version=1,
+                is_blocked=self._is_blocked,
+                types=tuple(
+                    TypeView(
+                        type=name,
+                        jobs=dict(Counter(row.job.status for row in rows if row.job.type == name)),
+                        entered={
+                            status: count for (type_, status), count in entered.items() if type_ == name
+                        },
+                        ready=sum(row.job.type == name for row in ready),
+                        oldest_ready_at=_longest_ready([row for row in ready if row.job.type == name]),
+                    )
+                    for name in types
+                ),
+                delayed=len(delayed),
+                waiting=pending - len(ready) - len(delayed),
+                owners=tuple(self._owner_view(owner) for owner in sorted(self._owners)),
+                undelivered=sum(each.due_at is not None for each in self._deliveries.values()),
+                given_up=sum(each.due_at is None for each in self._deliveries.values()),
+            )
+
+    def _owner_view(self, owner: str) -> OwnerView:
+        return OwnerView(
+            id=owner,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            opened_at=self._opened[owner],
+            beat_at=self._owners[owner],
+            is_alive=True,  # its owners are this process, which never judges itself
+            running=sum(row.owner == owner and row.job.status in IN_FLIGHT for row in self._rows.values()),
+            intakes=self._intakes.get(owner, ()),
+        )
+
     def list_jobs(
         self,
         *,
@@ -1262,6 +1325,7 @@ class ModelBackend(Backend):
                 if rows[-1].status.is_final and rows[-1].recorded_at + age <= now and rows[-1].seq <= floor
                 for row in rows
             ]
+            self._entered_before += _entries_into(gone)
             removed = {row.seq for row in gone}
             self._journal = [row for row in self._journal if row.seq not in removed]
             done = JournalArchive(
@@ -1545,6 +1609,21 @@ def _is_held(consumer: JournalConsumer, now: datetime) -> bool:
 
 def _utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC)
+
+
+def _entries_into(rows: Iterable[JournalEntry]) -> Counter[tuple[str, JobStatus]]:
+    """Count by type how often a status was entered."""
+    return Counter((row.type, row.status) for row in rows if row.from_status is not row.status)
+
+
+def _longest_ready(rows: Sequence[_Row]) -> datetime | None:
+    """Return since when the longest waiting is ready, of the first in line of each priority and those just due."""
+    heads: dict[int, _Row] = {}
+    for row in sorted(rows, key=_selection_order):
+        if not row.is_delayed:
+            heads.setdefault(row.job.priority, row)
+    due = [row.due_at for row in rows if row.is_delayed]
+    return min([*(row.ready_at for row in heads.values() if row.ready_at), *due], default=None)
 
 
 def _selection_order(row: _Row) -> tuple[Any, ...]:

@@ -191,6 +191,7 @@ class JoinedStore(Store):
     # The backend refuses the verbs that would come to these.
     list_jobs = _refuse("list_jobs")
     stats = _refuse("get_job_stats")
+    overview = _refuse("overview")
     read_journal = _refuse("read_journal")
     store_id = _refuse("store_id")
     journal_span = _refuse("journal_span")

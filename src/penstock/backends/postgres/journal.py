@@ -83,9 +83,11 @@ class Journal:
             "inbox_columns": ", ".join(f"journal_inbox.{name}" for name in INBOX_COLUMNS),
             "plain_inbox_columns": ", ".join(INBOX_COLUMNS),
             "effects": statements["effects"],
+            "type_effects": statements["type_effects"],
         }
         self._number = statements.filled("number", **lists)
         self._stats = statements.filled("stats", **lists)
+        self._type_counts = statements.filled("type_counts", **lists)
         self._fold = statements.filled("fold", **lists)
         self._lock = statements.text(
             f"SELECT pg_advisory_xact_lock({lock_class}, {_NUMBERING}), CASE WHEN is_called THEN last_value ELSE 0 END"
@@ -133,6 +135,12 @@ class Journal:
             self._stats, {"tag": tag, "quoted": quoted, **self._floor.parameters()}
         ).fetchall()
         return {status: amount for status, amount, _ in found}, any(row[2] > LONG_TAIL for row in found)
+
+    def type_counts(self, connection: BoundedConnection) -> tuple[list[tuple[str, str, int, int]], bool]:
+        """Return type, status, jobs stored and how often it was entered; and whether folding would pay."""
+        found = connection.execute(self._type_counts, self._floor.parameters()).fetchall()
+        counts = [(type_, status, jobs, entered) for type_, status, jobs, entered, _ in found]
+        return counts, bool(found) and found[0][4] > LONG_TAIL
 
     # -- keeping up ---------------------------------------------------------------------------------------------
 

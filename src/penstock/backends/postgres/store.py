@@ -21,7 +21,16 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from penstock.backends._rows import Row
-from penstock.backends._store import Blobs, Consumer, DeliveryRow, HandedOut, Store, Transaction, plain_change
+from penstock.backends._store import (
+    Blobs,
+    Consumer,
+    Counted,
+    DeliveryRow,
+    HandedOut,
+    Store,
+    Transaction,
+    plain_change,
+)
 from penstock.backends.base import Change, JobEnd
 from penstock.backends.postgres import consumers, fast, faults, outbox, plain, reading
 from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Patience, Pool, server_limits
@@ -32,6 +41,7 @@ from penstock.backends.postgres.hints import Hints
 from penstock.backends.postgres.joined import JoinedStore, identity
 from penstock.backends.postgres.journal import job_stats
 from penstock.backends.postgres.migrate import check_version
+from penstock.backends.postgres.overview import read_overview
 from penstock.backends.postgres.start import Opening
 from penstock.backends.postgres.statements import NOW
 from penstock.backends.postgres.transaction import PostgresTransaction
@@ -452,6 +462,15 @@ class PostgresStore(Store):
         if is_long:
             self.run(lambda connection: journal.keep_up(connection, wait=False))
         return job_stats(wanted, counts)
+
+    def overview(self, most: int) -> Counted:
+        journal = self.context.journal
+        counted, is_long = self.run(
+            lambda connection: read_overview(connection, self.context.sql, journal, self._own_now(), most)
+        )
+        if is_long:
+            self.run(lambda connection: journal.keep_up(connection, wait=False))
+        return counted
 
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
         return self.run(lambda connection: self.context.journal.read(connection, after, limit))

@@ -10,6 +10,7 @@ from penstock.backends._store import GIVEN_UP_KEPT, Edge, Owner, Reach
 from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.fast import numbers
 from penstock.backends.postgres.faults import OutOfOrderError
+from penstock.backends.postgres.overview import OWNERS
 from penstock.backends.postgres.statements import NOW
 
 __all__ = ["TurnsTransaction"]
@@ -244,27 +245,23 @@ class TurnsTransaction(CoreTransaction):
     # -- owners and upkeep --------------------------------------------------------------------------------------
 
     def owners(self) -> list[Owner]:
-        return [
-            Owner(*values)
-            for values in self.execute(
-                self.text("SELECT id, host, pid, started, beat_at FROM {schema}.owner")
-            )
-        ]
+        return [Owner(*values) for values in self.execute(self.text(OWNERS))]
 
     def put_owner(self, owner: Owner) -> None:
         self.context.own_owners.add(owner.id)
         self.execute(
             self.text(
-                "INSERT INTO {schema}.owner (id, host, pid, started, beat_at)"
-                " VALUES (%(id)s, %(host)s, %(pid)s, %(started)s, %(beat_at)s)"
+                "INSERT INTO {schema}.owner (id, host, pid, started, beat_at, opened_at, intakes)"
+                " VALUES (%(id)s, %(host)s, %(pid)s, %(started)s, %(beat_at)s, %(opened_at)s, %(intakes)s)"
             ),
             owner._asdict(),
         )
 
-    def beat(self, owner: str) -> bool:
+    def beat(self, owner: str, intakes: str | None = None) -> bool:
+        told = "" if intakes is None else ", intakes = %(intakes)s"
         done = self.execute(
-            self.text("UPDATE {schema}.owner SET beat_at = %(now)s WHERE id = %(id)s"),
-            {"now": self.now, "id": owner},
+            self.text("UPDATE {schema}.owner SET beat_at = %(now)s" + told + " WHERE id = %(id)s"),
+            {"now": self.now, "id": owner, "intakes": intakes},
         )
         return done.rowcount > 0
 

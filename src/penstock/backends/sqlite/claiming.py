@@ -17,7 +17,7 @@ from penstock.backends._rows import FIRST_CLAIM_COLUMNS, IS_USUAL
 from penstock.backends._store import Claim
 from penstock.backends.sqlite.connection import fetch
 
-__all__ = ["FOUND_STATUS", "FOUND_TAGS", "TAKE", "rarest_tag", "selection"]
+__all__ = ["FOUND_STATUS", "FOUND_TAGS", "FOUND_TYPE", "TAKE", "rarest_tag", "selection"]
 
 _ORDER: Final = "ORDER BY priority, order_at, seq LIMIT :limit"
 _SELECT: Final = f"""SELECT job.seq, {IS_USUAL} AND result.seq IS NULL AND checkpoint.seq IS NULL, payload.data, job.status,
@@ -31,6 +31,7 @@ ORDER BY candidate.priority, candidate.order_at, candidate.seq"""
 # Where a selected row has them.
 FOUND_STATUS: Final = 3
 FOUND_TAGS: Final = 4 + FIRST_CLAIM_COLUMNS.index("tags")
+FOUND_TYPE: Final = 4 + FIRST_CLAIM_COLUMNS.index("type")
 TAKE: Final = """UPDATE OR FAIL job SET
     from_status = status, status = 'running', gate = NULL, verb = 'claim', n = n + 1, attempt = attempt + 1,
     assignee_id = :assignee, assigned_at = :now, attempt_started_at = :now, updated_at = :now,

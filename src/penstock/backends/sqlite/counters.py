@@ -16,12 +16,12 @@ from penstock.backends.sqlite.connection import fetch
 
 __all__ = ["Tally", "fold_counters"]
 
-#: What was journaled: (tags, from_status, status, verb, retry_count), and how often; any number of times each.
-Tally: TypeAlias = list[tuple[tuple[str, str | None, str, str, int], int]]
+#: What was journaled: (type, tags, from_status, status, verb, retry_count), and how often; any number of times each.
+Tally: TypeAlias = list[tuple[tuple[str, str, str | None, str, str, int], int]]
 
 # Counted here, and not by GROUP BY: SQLite would sort the rows, which takes twice as long.
 _CHANGES: Final = (
-    "SELECT tags, from_status, status, verb, retry_count FROM journal WHERE seq > ? AND seq <= ?"
+    "SELECT type, tags, from_status, status, verb, retry_count FROM journal WHERE seq > ? AND seq <= ?"
 )
 _PORTION: Final = 20_000
 # An update may have changed the tags, so it takes away what the row before it gave.
@@ -32,6 +32,8 @@ WHERE later.seq > ?1 AND later.seq <= ?2 AND later.verb = 'update'
 GROUP BY earlier.tags, later.from_status"""
 _ADD: Final = """INSERT INTO stat (tag, status, jobs, retries) VALUES (?, ?, ?, ?)
 ON CONFLICT (tag, status) DO UPDATE SET jobs = jobs + excluded.jobs, retries = retries + excluded.retries"""
+_ADD_TYPE: Final = """INSERT INTO type_stat (type, status, jobs, entered) VALUES (?, ?, ?, ?)
+ON CONFLICT (type, status) DO UPDATE SET jobs = jobs + excluded.jobs, entered = entered + excluded.entered"""
 _COUNTED_RETRY: Final = frozenset({"fail", "time_out", "release", "stop_with_retry"})
 _REMOVED: Final = frozenset({"delete", "cleanup"})
 
@@ -51,11 +53,19 @@ def fold_counters(cursor: apsw.Cursor, tally: Tally | None = None) -> None:
             delta[0] += jobs
             delta[1] += retries
 
+    typed: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     if tally is None:
         tally = _read_tally(cursor, folded, last)
     has_updates = False
-    for (tags, source, status, verb, retry_count), count in tally:
+    for (type_, tags, source, status, verb, retry_count), count in tally:
         retries = count * retry_count
+        if source != status:
+            if source is not None:
+                typed[type_, source][0] -= count
+            typed[type_, status][0] += count
+            typed[type_, status][1] += count
+        elif verb in _REMOVED:
+            typed[type_, source][0] -= count
         if source is None:
             add(tags, status, count, retries)
         elif verb in _REMOVED:
@@ -71,6 +81,9 @@ def fold_counters(cursor: apsw.Cursor, tally: Tally | None = None) -> None:
             add(tags, status, -count, -retries)
     cursor.executemany(_ADD, [(tag, status, *delta) for (tag, status), delta in deltas.items() if any(delta)])
     cursor.execute("DELETE FROM stat WHERE jobs = 0 AND retries = 0")
+    cursor.executemany(
+        _ADD_TYPE, [(type_, status, *delta) for (type_, status), delta in typed.items() if any(delta)]
+    )
     cursor.execute("UPDATE setting SET value = ? WHERE name = 'folded'", (last,))
 
 

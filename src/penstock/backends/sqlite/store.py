@@ -22,7 +22,7 @@ import apsw
 import msgspec
 
 from penstock.backends._rows import JOURNAL_COLUMNS, Row, damage_named, journal_entry
-from penstock.backends._store import BeforeCommit, Blobs, Consumer, DeliveryRow, Store, Transaction
+from penstock.backends._store import BeforeCommit, Blobs, Consumer, Counted, DeliveryRow, Store, Transaction
 from penstock.backends.base import Change, JobEnd
 from penstock.backends.sqlite import outbox
 from penstock.backends.sqlite.connection import fetch, open_connection, prepare_file
@@ -31,6 +31,7 @@ from penstock.backends.sqlite.faults import translate
 from penstock.backends.sqlite.files import LogGlance
 from penstock.backends.sqlite.hints import HintReceiver, HintSender
 from penstock.backends.sqlite.migrate import migrate
+from penstock.backends.sqlite.overview import read_overview
 from penstock.backends.sqlite.reading import (
     count_by_tag,
     count_by_tags,
@@ -160,11 +161,19 @@ class SqliteStore(Store):
         if len(tags) > 1:
             return _stats(tags, self._read(lambda cursor: count_by_tags(cursor, tags)))
         counts, tail = self._read(lambda cursor: count_by_tag(cursor, tags[0] if tags else ""))
+        self._fold_long(tail)
+        return _stats(tags, counts)
+
+    def overview(self, most: int) -> Counted:
+        counted, tail = self._read(lambda cursor: read_overview(cursor, self.now(), most))
+        self._fold_long(tail)
+        return counted
+
+    def _fold_long(self, tail: int) -> None:
+        """Fold for all if nobody has for long; if that cannot be, the counts are right all the same."""
         if tail > _LONG_TAIL:
-            # Whoever comes first after a long silence folds for all; if it cannot, the counts are right all the same.
             with contextlib.suppress(BackendError):
                 self.write(lambda tx: tx.tidy())
-        return _stats(tags, counts)
 
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
         found = self._read(lambda cursor: fetch(cursor, _JOURNAL, (min(after, 2**62), limit)))

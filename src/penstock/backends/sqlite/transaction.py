@@ -47,7 +47,14 @@ from penstock.backends._store import (
     tell,
 )
 from penstock.backends.base import Change
-from penstock.backends.sqlite.claiming import FOUND_STATUS, FOUND_TAGS, TAKE, rarest_tag, selection
+from penstock.backends.sqlite.claiming import (
+    FOUND_STATUS,
+    FOUND_TAGS,
+    FOUND_TYPE,
+    TAKE,
+    rarest_tag,
+    selection,
+)
 from penstock.backends.sqlite.connection import fetch
 from penstock.backends.sqlite.consumers import archive
 from penstock.backends.sqlite.counters import Tally, fold_counters
@@ -55,7 +62,7 @@ from penstock.backends.sqlite.memory import SubmissionFacts, WriterMemory
 from penstock.job import Job, JobStatus
 from penstock.lifecycle import Verb
 
-__all__ = ["COLUMN_LIST", "SqliteTransaction"]
+__all__ = ["COLUMN_LIST", "OWNERS", "SqliteTransaction"]
 
 COLUMN_LIST: Final = ", ".join(COLUMNS)
 # OR FAIL: a failed statement is not undone by itself, because whoever meets its error rolls back the whole call. That
@@ -76,6 +83,7 @@ _PLAIN_VALUES: Final = {
     "after_any": "'[]'", "verb": "'enqueue'",
 }  # fmt: skip
 _PLAIN_TAGS: Final = list(_PLAIN_VALUES).index("tags")
+_PLAIN_TYPE: Final = list(_PLAIN_VALUES).index("type")
 _INSERT_PLAIN: Final = (
     f"INSERT OR FAIL INTO job ({', '.join(_PLAIN_VALUES)}) VALUES ({', '.join(_PLAIN_VALUES.values())})"
 )
@@ -117,7 +125,9 @@ _SAVE: Final = (
     f"UPDATE OR FAIL job SET {', '.join(f'{name} = ?' for name in _SAVED)},"
     " attempt_ready_at = CASE WHEN ? IN ('claim', 'restart') THEN ? ELSE attempt_ready_at END WHERE seq = ?"
 )
-_tallied_values = attrgetter("tags", "from_status", "status", "verb", "retry_count")
+#: In the order of `Owner`.
+OWNERS: Final = "SELECT id, host, pid, started, beat_at, opened_at, intakes FROM owner"
+_tallied_values = attrgetter("type", "tags", "from_status", "status", "verb", "retry_count")
 _saved_values = attrgetter(*_SAVED, "verb", "ready_at", "seq")
 # A job's `n` rises with every change: while it is 2, its first claim was the last thing that happened to it.
 _COMPLETE_HELD: Final = """UPDATE OR FAIL job SET
@@ -252,7 +262,9 @@ class SqliteTransaction(Transaction):
             execute_many(_INSERT, map(msgspec.structs.astuple, rows))
         except apsw.ConstraintError:
             raise self._duplicates([row.id for row in rows], rows[0].seq) from None
-        self._journaled([((row.tags, None, row.status, "enqueue", row.retry_count), 1) for row in rows])
+        self._journaled(
+            [((row.type, row.tags, None, row.status, "enqueue", row.retry_count), 1) for row in rows]
+        )
         payloads = [(row.seq, each.payload) for row, each in zip(rows, blobs, strict=True) if each.payload]
         if payloads:
             execute_many(_INSERT_PAYLOAD, payloads)
@@ -275,8 +287,10 @@ class SqliteTransaction(Transaction):
             raise self._duplicates([job.id for job in jobs], first) from None
         self._journaled(
             [
-                ((tags, None, "initial_pending", "enqueue", 0), count)
-                for tags, count in _counted([each[_PLAIN_TAGS] for each in values])
+                ((type_, tags, None, "initial_pending", "enqueue", 0), count)
+                for (type_, tags), count in _counted(
+                    [(each[_PLAIN_TYPE], each[_PLAIN_TAGS]) for each in values]
+                )
             ]
         )
         if len(jobs) > 1:
@@ -315,8 +329,8 @@ class SqliteTransaction(Transaction):
         done = {job_id: held.pop(job_id) for job_id in jobs.values()}
         self._journaled(
             [
-                ((encode_strings(tags), "running", "completed", "complete", 0), count)
-                for tags, count in _counted([tags for _, _, _, tags in done.values()])
+                ((type_, encode_strings(tags), "running", "completed", "complete", 0), count)
+                for (type_, tags), count in _counted([(type_, tags) for _, _, type_, tags in done.values()])
             ]
         )
         if self.wants_changes:
@@ -330,7 +344,10 @@ class SqliteTransaction(Transaction):
     def _complete_found(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
         found = fetch(self.cursor, _COMPLETE_SIMPLE, (_encode(fences).decode(), self.now))
         self._journaled(
-            [((tags, source, "completed", "complete", 0), 1) for _, _, _, _, tags, source, _ in found]
+            [
+                ((type_, tags, source, "completed", "complete", 0), 1)
+                for _, _, _, type_, tags, source, _ in found
+            ]
         )
         if self.wants_changes:
             at = moment_at(self.now)
@@ -529,9 +546,9 @@ class SqliteTransaction(Transaction):
         )
         self._journaled(
             [
-                ((tags, source, "running", "claim", 0), count)
-                for (tags, source), count in _counted(
-                    [(each[FOUND_TAGS], each[FOUND_STATUS]) for each in found]
+                ((type_, tags, source, "running", "claim", 0), count)
+                for (type_, tags, source), count in _counted(
+                    [(each[FOUND_TYPE], each[FOUND_TAGS], each[FOUND_STATUS]) for each in found]
                 )
             ]
         )
@@ -579,16 +596,20 @@ class SqliteTransaction(Transaction):
     # -- owners -------------------------------------------------------------------------------------------------
 
     def owners(self) -> list[Owner]:
-        found = fetch(self.cursor, "SELECT id, host, pid, started, beat_at FROM owner")
+        found = fetch(self.cursor, OWNERS)
         return [Owner(*values) for values in found]
 
     def put_owner(self, owner: Owner) -> None:
         self.cursor.execute(
-            "INSERT INTO owner (id, host, pid, started, beat_at) VALUES (?, ?, ?, ?, ?)", owner
+            "INSERT INTO owner (id, host, pid, started, beat_at, opened_at, intakes) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            owner,
         )
 
-    def beat(self, owner: str) -> bool:
-        self.cursor.execute("UPDATE owner SET beat_at = ? WHERE id = ?", (self.now, owner))
+    def beat(self, owner: str, intakes: str | None = None) -> bool:
+        self.cursor.execute(
+            "UPDATE owner SET beat_at = ?1, intakes = coalesce(?2, intakes) WHERE id = ?3",
+            (self.now, intakes, owner),
+        )
         return self.cursor.connection.changes() > 0
 
     def drop_owners(self, owners: Collection[str]) -> None:

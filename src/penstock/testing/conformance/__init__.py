@@ -54,6 +54,7 @@ from penstock.testing.conformance.maintenance import (
     RetentionRules,
 )
 from penstock.testing.conformance.outbox import Deliveries, Ends, Schedules
+from penstock.testing.conformance.overviews import Intakes, Overviews
 from penstock.testing.conformance.publishing import Publishing
 from penstock.testing.conformance.queue_documents import (
     DocumentBlocking,
@@ -153,6 +154,8 @@ FAMILIES: tuple[type[Suite], ...] = (
     Deliveries,
     Schedules,
     Statistics,
+    Overviews,
+    Intakes,
     Reading,
     Listing,
     Listening,

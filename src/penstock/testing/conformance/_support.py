@@ -266,6 +266,7 @@ OTHER_VERBS: dict[str, Call] = {
     "redrive_jobs": lambda backend, job_id: backend.redrive_jobs(tags=["dead"]),
     "get_jobs": lambda backend, job_id: backend.get_jobs([job_id]),
     "get_job_stats": lambda backend, job_id: backend.get_job_stats(),
+    "overview": lambda backend, job_id: backend.overview(),
     "list_jobs": lambda backend, job_id: backend.list_jobs(),
     "read_journal": lambda backend, job_id: backend.read_journal(),
     "store_id": lambda backend, job_id: backend.store_id(),
