@@ -21,12 +21,13 @@ import asyncio
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from penstock._emitter import is_telling
+from penstock.backends.base import Awaited
 from penstock.clock import Clock
 from penstock.connection import connect as connect_now
 from penstock.errors import QueueClosedError
@@ -128,10 +129,11 @@ def _hand_back(queue: Queue, jobs: list[Job]) -> None:
 class AsyncQueue:
     """`penstock.Queue` with verbs to await. Made by `penstock.aio.connect`; usable from any task of one loop."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, threads: _Threads | None = None) -> None:
         #: The queue beneath, for threads and for what needs no waiting.
         self.queue = queue
-        self._threads = _Threads()
+        self._owns_threads = threads is None
+        self._threads = threads or _Threads()
         self._events = AsyncEvents(queue)
 
     def __repr__(self) -> str:
@@ -156,6 +158,23 @@ class AsyncQueue:
             self._threads, lambda: self.queue.stream_jobs(who, wanted, capacity, types=kinds)
         )
 
+    def joined(self, connection: object) -> AsyncQueue:
+        """Return a queue whose submissions join a transaction of the caller's own; see `Queue.joined`. PostgreSQL only.
+
+            async with session.begin():
+                session.add(order)
+                await queue.joined(session).submit("invoice", {"order": 7})
+
+        Args:
+            connection: a `psycopg.AsyncConnection`, or an `AsyncSession` or `AsyncConnection` of SQLAlchemy whose engine
+                is `postgresql+psycopg`; also what `Queue.joined` takes, which is then used on a thread.
+
+        Raises:
+            InvalidArgumentError: not PostgreSQL, or a connection that cannot be joined; says what to pass.
+        """
+        awaited = Awaited(connection, functools.partial(_wait_for, _here()))
+        return AsyncQueue(self.queue.joined(awaited), self._threads)
+
     async def block(self, on_drained: Callable[[], object] | None = None) -> None:
         """See `Queue.block`. The callback is called in this loop and may be a coroutine function."""
         if not callable(on_drained):  # None, or what the queue refuses
@@ -177,7 +196,7 @@ class AsyncQueue:
         except QueueClosedError:
             return  # closed before
         finally:
-            if has_begun:  # whoever is cancelled later than that has closed it
+            if has_begun and self._owns_threads:  # whoever is cancelled later than that has closed it
                 self._threads.stop()
 
     async def __aenter__(self) -> Self:
@@ -350,6 +369,19 @@ def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args
         if not loop.is_running():
             return
     told.result()
+
+
+def _wait_for(loop: asyncio.AbstractEventLoop, awaitable: Awaitable[T]) -> T:
+    """Wait, on a thread, for something of the loop's."""
+
+    async def run() -> T:
+        return await awaitable
+
+    outcome = asyncio.run_coroutine_threadsafe(run(), loop)
+    while not wait([outcome], LOOP_LOOK_SECONDS).done:
+        if not loop.is_running():
+            raise QueueClosedError("the event loop has ended, so its connection answers no more")
+    return outcome.result()
 
 
 def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:

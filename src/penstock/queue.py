@@ -324,16 +324,18 @@ class Queue:
                 connection.execute("INSERT INTO orders …")
                 queue.joined(connection).submit("invoice", {"order": 7})
 
-        The jobs are there if, and only if, the transaction is committed; streams find them within `poll_seconds`
-        then. A job with a key or dependencies holds that key and those jobs until the transaction ends, so keep it
-        short. Only `submit`, `submit_many`, `enqueue_job`, `enqueue_jobs`, `enqueue_flow`, `get_job` and `get_jobs`
-        are possible. The transaction must be READ COMMITTED.
+        The jobs are there if, and only if, the transaction is committed, and waiting workers are told then. A job with
+        a key or dependencies holds that key and those jobs until the transaction ends, so keep it short. Only `submit`,
+        `submit_many`, `enqueue_job`, `enqueue_jobs`, `enqueue_flow`, `get_job` and `get_jobs` are possible. The
+        transaction must be READ COMMITTED.
 
         Args:
-            connection: a `psycopg.Connection` to the database of this queue; it need not be of the same user.
+            connection: a `psycopg.Connection`, or a `Session`, `scoped_session` or `Connection` of SQLAlchemy whose
+                engine is `postgresql+psycopg`, to the database of this queue; it need not be of the same user. Those
+                of asyncio are for `penstock.aio`.
 
         Raises:
-            InvalidArgumentError: not PostgreSQL, or a connection that cannot be joined.
+            InvalidArgumentError: not PostgreSQL, or a connection that cannot be joined; says what to pass.
         """
         self._check_open()
         joined = Queue(self.backend.joined(connection))

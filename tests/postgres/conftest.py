@@ -14,11 +14,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.stores import postgres_url
+from tests.stores import postgres_database, postgres_url
 
 from penstock.backends.postgres import PostgresBackend, open_postgres
 
-__all__ = ["postgres_url"]
+__all__ = ["postgres_database", "postgres_url"]
 
 _schemas = itertools.count(1)
 

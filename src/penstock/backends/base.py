@@ -17,10 +17,10 @@ Words used below:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -42,6 +42,7 @@ from penstock.policy import FailureCategory, duration
 __all__ = [
     "CALLBACKS",
     "UNSET",
+    "Awaited",
     "Backend",
     "Change",
     "ClaimRequest",
@@ -79,6 +80,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     category: FailureCategory = FailureCategory.TEMPORARY
     code: str | None = None
     retry_after: timedelta | float | None = None
+
+
+class Awaited(NamedTuple):
+    """A connection of asyncio's, for `Backend.joined`, and how a thread waits for something of its loop."""
+
+    connection: object
+    wait: Callable[[Awaitable[Any]], Any]
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -781,8 +789,10 @@ class Backend(ABC):
         """Return a backend whose submissions are part of the transaction open on the caller's own connection.
 
         The jobs are there if, and only if, that transaction is committed. Only `enqueue_job`, `enqueue_jobs`,
-        `get_job`, `get_jobs` and `close` are possible; `close` leaves the connection alone. To be used by one
-        thread, as the connection.
+        `get_job`, `get_jobs` and `close` are possible; `close` leaves the connection alone.
+
+        Args:
+            connection: a connection or session that the store knows; one of asyncio's is wrapped in `Awaited`.
 
         Raises:
             InvalidArgumentError: the store has no such transactions, or the connection is not one of its database.

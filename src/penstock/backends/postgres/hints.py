@@ -2,8 +2,8 @@
 
 Nothing depends on it: a nudge that is lost costs the time until the next look (`poll_seconds`).
 
-NOTIFY takes a lock of the whole database until its transaction has ended, so it is never part of a transaction that
-writes: it would make commits wait for each other's flush. It follows the commit, on the same connection, and it is rare:
+NOTIFY takes a lock of the whole database until its transaction has ended, so it is never part of a transaction of ours
+that writes: it would make commits wait for each other's flush. (In a transaction of the caller's there is no other way.) It follows the commit, on the same connection, and it is rare:
 the first after a pause goes out at once; what comes right behind it shares one nudge, sent by a thread a little later, and
 the longer that goes on, the later. Whoever listens holds a shared advisory lock, so that where nobody does no NOTIFY is
 sent, and only now and then is it asked whether somebody has come.
@@ -77,6 +77,19 @@ class Hints:
             f"SELECT pg_notify('{self._channel}', '{self._name}')"
             f" WHERE NOT pg_try_advisory_xact_lock({self._lock_class}, {_LISTENING})",
             self._run,
+        )
+
+    @property
+    def within_transaction(self) -> str:
+        """An expression that tells listeners, this process's own too, when the transaction it stands in is committed.
+
+        Whether somebody listens is asked with a lock that is given back at once: held until the caller's commit it
+        would keep listeners from coming.
+        """
+        lock = f"({self._lock_class}, {_LISTENING})"
+        return (
+            f"CASE WHEN pg_try_advisory_lock{lock} THEN pg_advisory_unlock{lock}"
+            f" ELSE pg_notify('{self._channel}', 'joined') IS NULL END"
         )
 
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:

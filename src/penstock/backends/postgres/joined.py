@@ -1,19 +1,20 @@
 """Submission inside a transaction of the caller's own: the jobs are there if, and only if, that is committed.
 
 Every call is a savepoint in the caller's transaction, so that a refused one leaves it usable. Locks that a submission
-takes (keys, dependencies, idempotency keys) stay until the transaction ends. Nobody is told of the jobs: streams find
-them by looking.
+takes (keys, dependencies, idempotency keys) stay until the transaction ends. A NOTIFY goes with it, so that waiting
+streams of all processes, this one too, hear of the jobs at the commit.
 """
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 import psycopg
 from psycopg import pq
-from psycopg.rows import tuple_row
 
 from penstock.backends._engine import EngineBackend
 from penstock.backends._options import StoreOptions
@@ -23,12 +24,13 @@ from penstock.backends.base import Backend
 from penstock.backends.postgres import faults, reading
 from penstock.backends.postgres.connection import BoundedConnection
 from penstock.backends.postgres.context import Context
+from penstock.backends.postgres.guests import Guest, guest_of, unusable
 from penstock.backends.postgres.start import Facts, Opening
 from penstock.backends.postgres.transaction import PostgresTransaction
-from penstock.errors import InvalidArgumentError, QueueClosedError, shown
+from penstock.errors import InvalidArgumentError, QueueClosedError
 from penstock.scope import checkpoint
 
-__all__ = ["JoinedBackend", "JoinedStore", "identity"]
+__all__ = ["Connections", "JoinedBackend", "JoinedStore", "identity"]
 
 T = TypeVar("T")
 
@@ -43,7 +45,7 @@ _IDENTITY: Final = (
 )
 _START: Final = (
     "SELECT COALESCE(%(own_now)s::bigint, {now}), pg_current_xact_id()::text, control.blocked,"
-    " current_setting('transaction_isolation') FROM {schema}.control"
+    " current_setting('transaction_isolation'), NUDGE FROM {schema}.control"
 )
 
 
@@ -55,22 +57,28 @@ def identity(connection: Any, context: Context) -> tuple[Any, ...] | None:
     return found
 
 
-class _Guest:
-    """The caller's connection as our statements need it: plain cursors and tuples, whatever it makes by itself."""
+class Connections:
+    """The connections of callers that are known to lead to the store. A pool's are asked once, not at each request."""
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
+    def __init__(self, home: Callable[[], tuple[Any, ...] | None]) -> None:
+        self._ask = home
+        self._home: tuple[Any, ...] | None = None
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._lock = threading.Lock()
 
-    def cursor(self) -> psycopg.Cursor[tuple[Any, ...]]:
-        return psycopg.Cursor(self._connection, row_factory=tuple_row)
+    def home(self) -> tuple[Any, ...] | None:
+        """Return what tells the store from every other one."""
+        if self._home is None:
+            self._home = self._ask()
+        return self._home
 
-    def execute(
-        self, query: str, parameters: Any = None, *, prepare: bool | None = None, binary: bool | None = None
-    ) -> psycopg.Cursor[tuple[Any, ...]]:
-        return self.cursor().execute(query, parameters, prepare=prepare, binary=binary)
+    def add(self, connection: object) -> None:
+        with self._lock:
+            self._seen.add(connection)
 
-    def transaction(self) -> AbstractContextManager[psycopg.Transaction]:
-        return self._connection.transaction()
+    def __contains__(self, connection: object) -> bool:
+        with self._lock:
+            return connection in self._seen
 
 
 class _Opened(Opening):
@@ -106,43 +114,40 @@ class JoinedStore(Store):
         connection: object,
         context: Context,
         *,
-        home: Callable[[], tuple[Any, ...] | None],
+        known: Connections,
+        nudge: str,
         now: Callable[[], int],
         own_now: Callable[[], int | None],
     ) -> None:
-        if not isinstance(connection, psycopg.Connection):
-            hint = " (an AsyncConnection cannot be joined)" if _is_async(connection) else ""
-            raise InvalidArgumentError(
-                f"connection must be a psycopg.Connection, got {shown(connection)}{hint}",
-                field="connection",
-                value=None,
-            )
-        self._caller: psycopg.Connection[Any] = connection
-        self._guest = cast("BoundedConnection", _Guest(connection))
+        self._find_guest = guest_of(connection)
         self._context = context
-        self._home = home
+        self._known = known
+        self._start = context.sql.text(_START).replace("NUDGE", nudge)
         self._now = now
         self._own_now = own_now
-        self._is_checked = False
         self._closed = False
+        #: Savepoints must end in the order in which they began, also if several tasks share the session.
+        self._turn = threading.Lock()
 
     def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:  # noqa: ARG002  # never shared
-        with self._in_transaction():
+        with self._in_transaction() as guest:
             own_now = self._own_now()
-            found = self._guest.execute(self._context.sql.text(_START), {"own_now": own_now}).fetchone()
-            now, xid, blocked, isolation = found or (0, "", False, "")
+            found = guest.execute(self._start, {"own_now": own_now}).fetchone()
+            now, xid, blocked, isolation, _ = found or (0, "", False, "", None)
             if isolation != "read committed":
                 # With an older snapshot a job could miss that its key's turn or its dependency's end has come.
-                raise _unusable(f"its transaction is {isolation}; jobs need read committed")
+                raise unusable(f"its transaction is {isolation}; jobs need read committed")
             opened = _Opened(Facts(now, xid, blocked, is_due=True), self._own_now)
-            tx = PostgresTransaction(self._guest, self._context, opened, wants_changes=False)
+            tx = PostgresTransaction(
+                cast("BoundedConnection", guest), self._context, opened, wants_changes=False
+            )
             tx.is_long = True
             tx.open()
             return work(tx)
 
     def fetch_jobs(self, ids: Sequence[str]) -> tuple[list[tuple[Row, Blobs]], int]:
-        with self._in_transaction():
-            found, now = reading.fetch_jobs(self._guest, self._context.sql, ids)
+        with self._in_transaction() as guest:
+            found, now = reading.fetch_jobs(cast("BoundedConnection", guest), self._context.sql, ids)
         own = self._own_now()
         return found, now if own is None else own
 
@@ -153,40 +158,30 @@ class JoinedStore(Store):
         self._closed = True
 
     @contextmanager
-    def _in_transaction(self) -> Iterator[None]:
+    def _in_transaction(self) -> Iterator[Guest]:
         if self._closed:
             raise QueueClosedError
         checkpoint()
-        try:
-            self._begin()
-            with self._guest.transaction():
-                if not self._is_checked:
-                    self._check_home()
-                yield
-        except psycopg.Error as error:
-            raise faults.translate(error) from error
+        with self._turn:
+            try:
+                guest = self._find_guest()
+                _begin(guest)
+                with guest.transaction():
+                    if guest.driver not in self._known:
+                        self._check_home(guest)
+                    yield guest
+            except psycopg.Error as error:
+                raise faults.translate(error) from error
 
-    def _begin(self) -> None:
-        """Make sure that a transaction is open which the caller ends."""
-        if self._caller.closed:
-            raise _unusable("it is closed")
-        status = self._caller.info.transaction_status
-        if status == pq.TransactionStatus.INERROR:
-            raise _unusable("its transaction has failed and can only be rolled back")
-        if status == pq.TransactionStatus.IDLE:
-            if self._caller.autocommit:
-                raise _unusable("it is in autocommit mode: open a transaction with connection.transaction()")
-            self._guest.execute("SELECT 1")  # the driver begins one before its first statement
-
-    def _check_home(self) -> None:
+    def _check_home(self, guest: Guest) -> None:
         try:
-            with self._guest.transaction():
-                here = identity(self._guest, self._context)
+            with guest.transaction():
+                here = identity(guest, self._context)
         except psycopg.errors.UndefinedTable:
             here = None
-        if here is None or here != self._home():
-            raise _unusable(f"it does not lead to the database of this queue (schema {self._context.schema})")
-        self._is_checked = True
+        if here is None or here != self._known.home():
+            raise unusable(f"it does not lead to the database of this queue (schema {self._context.schema})")
+        self._known.add(guest.driver)
 
     # The backend refuses the verbs that would come to these.
     list_jobs = _refuse("list_jobs")
@@ -227,9 +222,15 @@ def _impossible(verb: str) -> InvalidArgumentError:
     )
 
 
-def _unusable(why: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"the connection cannot be joined: {why}", field="connection")
-
-
-def _is_async(connection: object) -> bool:
-    return isinstance(connection, psycopg.AsyncConnection)
+def _begin(guest: Guest) -> None:
+    """Make sure that a transaction is open which the caller ends."""
+    caller = guest.driver
+    if caller.closed:
+        raise unusable("it is closed")
+    status = caller.info.transaction_status
+    if status == pq.TransactionStatus.INERROR:
+        raise unusable("its transaction has failed and can only be rolled back")
+    if status == pq.TransactionStatus.IDLE:
+        if caller.autocommit:
+            raise unusable(f"it is in autocommit mode: {guest.advice}")
+        guest.execute("SELECT 1")  # the driver begins one before its first statement

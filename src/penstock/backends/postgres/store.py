@@ -38,7 +38,7 @@ from penstock.backends.postgres.context import Context
 from penstock.backends.postgres.gather import Gatherer
 from penstock.backends.postgres.herald import Herald
 from penstock.backends.postgres.hints import Hints
-from penstock.backends.postgres.joined import JoinedStore, identity
+from penstock.backends.postgres.joined import Connections, JoinedStore, identity
 from penstock.backends.postgres.journal import job_stats
 from penstock.backends.postgres.migrate import check_version
 from penstock.backends.postgres.overview import read_overview
@@ -113,6 +113,7 @@ class PostgresStore(Store):
             None if pgbouncer else self._pool.conninfo(),
             lambda send: self._read_once(send, Patience(_HINT_SECONDS, obeys_scope=False)),
         )
+        self._joinable = Connections(lambda: self.run(lambda own: identity(own, self.context)))
         _stores.add(self)
         try:
             self.run(
@@ -391,7 +392,8 @@ class PostgresStore(Store):
         return JoinedStore(
             connection,
             self.context,
-            home=lambda: self.run(lambda own: identity(own, self.context)),
+            known=self._joinable,
+            nudge=self.hints.within_transaction,
             now=self.now,
             own_now=self._own_now,
         )
