@@ -17,15 +17,19 @@ from penstock.queue import Queue
 if TYPE_CHECKING:
     from penstock.task import Submission
 
-__all__ = ["Client", "QueueClient", "in_child", "set_child_client"]
+__all__ = ["Client", "JoinedClient", "QueueClient", "Submitter", "in_child", "set_child_client"]
 
 
-class Client(Protocol):
-    """Submits jobs and asks what became of them."""
+class Submitter(Protocol):
+    """Submits jobs."""
 
     def submit(self, submissions: Sequence[Submission]) -> list[str]:
         """Store jobs, all or none, and return their ids."""
         ...
+
+
+class Client(Submitter, Protocol):
+    """Submits jobs and asks what became of them."""
 
     def get_job(self, job_id: str) -> Job: ...
 
@@ -42,18 +46,25 @@ class Client(Protocol):
         ...
 
 
-class QueueClient:
-    """Talks to a queue in this process."""
+class JoinedClient:
+    """Submits to a queue that has joined a transaction; nothing else can be done there."""
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
-        self._waiting = Waiting(queue.backend)
 
     def submit(self, submissions: Sequence[Submission]) -> list[str]:
         jobs = [submission.to_job(self.queue) for submission in submissions]
         if len(jobs) == 1:
             return [self.queue.enqueue_job(jobs[0])]
         return self.queue.enqueue_jobs(jobs)
+
+
+class QueueClient(JoinedClient):
+    """Talks to a queue in this process."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__(queue)
+        self._waiting = Waiting(queue.backend)
 
     def get_job(self, job_id: str) -> Job:
         return self.queue.get_job(job_id)

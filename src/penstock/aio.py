@@ -47,7 +47,7 @@ THREADS: Final = 32
 LOOP_LOOK_SECONDS: Final = 1.0  # a loop that has ended answers no more
 
 
-class _Threads:
+class Threads:
     """Runs calls on a few threads, each with its caller's context and a way to withdraw it.
 
     Calls of subscribers have threads of their own: those of the others may all be waiting for these subscribers.
@@ -129,11 +129,11 @@ def _hand_back(queue: Queue, jobs: list[Job]) -> None:
 class AsyncQueue:
     """`penstock.Queue` with verbs to await. Made by `penstock.aio.connect`; usable from any task of one loop."""
 
-    def __init__(self, queue: Queue, threads: _Threads | None = None) -> None:
+    def __init__(self, queue: Queue, threads: Threads | None = None) -> None:
         #: The queue beneath, for threads and for what needs no waiting.
         self.queue = queue
         self._owns_threads = threads is None
-        self._threads = threads or _Threads()
+        self._threads = threads or Threads()
         self._events = AsyncEvents(queue)
 
     def __repr__(self) -> str:
@@ -172,7 +172,7 @@ class AsyncQueue:
         Raises:
             InvalidArgumentError: not PostgreSQL, or a connection that cannot be joined; says what to pass.
         """
-        awaited = Awaited(connection, functools.partial(_wait_for, _here()))
+        awaited = Awaited(connection, functools.partial(wait_for, _here()))
         return AsyncQueue(self.queue.joined(awaited), self._threads)
 
     async def block(self, on_drained: Callable[[], object] | None = None) -> None:
@@ -265,7 +265,7 @@ class AsyncQueue:
 class AsyncJobStream:
     """A `JobStream` to iterate with `async for`; see there."""
 
-    def __init__(self, threads: _Threads, open_stream: Callable[[], JobStream]) -> None:
+    def __init__(self, threads: Threads, open_stream: Callable[[], JobStream]) -> None:
         self._threads = threads
         self._open = open_stream
         self._opening = asyncio.Lock()
@@ -371,7 +371,7 @@ def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args
     told.result()
 
 
-def _wait_for(loop: asyncio.AbstractEventLoop, awaitable: Awaitable[T]) -> T:
+def wait_for(loop: asyncio.AbstractEventLoop, awaitable: Awaitable[T]) -> T:
     """Wait, on a thread, for something of the loop's."""
 
     async def run() -> T:
@@ -399,7 +399,7 @@ class _Connection:
         self._opened: AsyncQueue | None = None
 
     async def _connect(self) -> AsyncQueue:
-        opening = _Threads()
+        opening = Threads()
         try:
             return AsyncQueue(await opening.run(self._open, lambda queue: queue.close()))
         finally:

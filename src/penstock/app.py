@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from types import MappingProxyType, TracebackType
-from typing import Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar, overload
 
 from penstock._client import Client, QueueClient, in_child
 from penstock._execution import Middleware
@@ -33,6 +33,9 @@ from penstock.periodic import Cron, Every, Missed, Periodic, Ticks
 from penstock.policy import RetryPolicy, Timeouts, duration
 from penstock.queue import Queue
 from penstock.task import ISOLATIONS, Isolation, KeyRule, Options, Task, checked_options
+
+if TYPE_CHECKING:
+    from penstock.aio import AsyncQueue, Threads
 
 __all__ = ["App"]
 
@@ -88,6 +91,7 @@ class App:
         self._lock = threading.Lock()
         self._client: QueueClient | None = None
         self._stand_in: Client | None = None
+        self._threads: Threads | None = None
 
     def __repr__(self) -> str:
         return f"<App with {len(self._tasks)} tasks>"
@@ -334,6 +338,25 @@ class App:
             raise InvalidArgumentError("this app has no queue of its own now", field="queue")
         return client.queue
 
+    @property
+    def aio(self) -> AsyncQueue:
+        """The queue for asyncio: its verbs are awaited. Inside `async with app` it is open already; else this opens it.
+
+        Closed with the app; do not close it by itself.
+        """
+        from penstock.aio import AsyncQueue  # noqa: PLC0415  # most programs have no loop
+
+        return AsyncQueue(self.queue, self.threads())
+
+    def threads(self) -> Threads:
+        """Return where blocking calls of asyncio run; not for users."""
+        from penstock.aio import Threads  # noqa: PLC0415  # see above
+
+        with self._lock:
+            if self._threads is None:
+                self._threads = Threads()
+            return self._threads
+
     def handle(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of any job by its id; its result is what JSON holds."""
         return JobHandle(job_id, self.client)
@@ -356,9 +379,12 @@ class App:
         """Close the queue, if it was opened; the next use opens it again."""
         with self._lock:
             client, self._client = self._client, None
+            threads, self._threads = self._threads, None
         if client is not None:
             client.close()
             client.queue.close()
+        if threads is not None:
+            threads.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -367,6 +393,16 @@ class App:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        """Open the queue without blocking the loop: a store that cannot be opened is known before the first job."""
+        await self.threads().run(self.client)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.threads().run(self.close)
 
 
 class _Decorate:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeV
 
 import msgspec
 
+from penstock._client import JoinedClient
 from penstock._signature import Signature
 from penstock.backends.base import UNSET, UnsetType
 from penstock.context import JobContext
@@ -20,6 +21,7 @@ from penstock.policy import DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, duration
 from penstock.queue import Queue, labels
 
 if TYPE_CHECKING:
+    from penstock._client import Submitter
     from penstock.app import App
 
 __all__ = ["Isolation", "Submission", "Task"]
@@ -112,6 +114,7 @@ class Task(Generic[P, R]):
         self.signature = Signature(function, JobContext)
         self.is_async = inspect.iscoroutinefunction(function)
         self._options = options
+        self._joined: object = None
 
     def __repr__(self) -> str:
         return f"<Task {self.type}>"
@@ -150,10 +153,57 @@ class Task(Generic[P, R]):
             PayloadTooLargeError: together they are over the store's limit.
             QueueBlockedError, QueueFullError: no new jobs are accepted now.
         """
-        return self.handle(self.app.client().submit([self.submission(args, kwargs)])[0])
+        return self._handles(self._submitter().submit([self.submission(args, kwargs)]))[0]
+
+    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """As `submit`, from a coroutine: the loop goes on while the job is stored. `await` the handle for the result.
+
+        A task that is cancelled here has submitted nothing, or the job is stored: then it is cancelled after that.
+        """
+        return (await self._submit_async([self.submission(args, kwargs)]))[0]
 
     def submit_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[JobHandle[R]]:
         """Store many jobs, all or none; each item is a mapping of arguments by name."""
+        submissions = self._submissions(arguments)
+        return self._handles(self._submitter().submit(submissions)) if submissions else []
+
+    async def submit_many_async(self, arguments: Iterable[Mapping[str, Any]]) -> list[JobHandle[R]]:
+        """As `submit_many`, from a coroutine."""
+        submissions = self._submissions(arguments)
+        return await self._submit_async(submissions) if submissions else []
+
+    def joined(self, connection: object) -> Task[P, R]:
+        """Return this task with submissions that join a transaction of the caller's own. PostgreSQL only.
+
+            with session.begin():
+                session.add(order)
+                invoice.joined(session).submit(order=7)
+
+        The job is there if, and only if, the transaction is committed; wait for its result after that.
+
+        Args:
+            connection: what `Queue.joined` takes; for `submit_async`, what `penstock.aio`'s takes.
+        """
+        changed = self._copy()
+        changed._joined = connection  # noqa: SLF001  # of the same class
+        return changed
+
+    def _submitter(self) -> Submitter:
+        if self._joined is None:
+            return self.app.client()
+        return JoinedClient(self.app.queue.joined(self._joined))
+
+    async def _submit_async(self, submissions: Sequence[Submission]) -> list[JobHandle[R]]:
+        threads = self.app.threads()
+        client: Submitter = await threads.run(self.app.client)  # which may open the store
+        if self._joined is not None:
+            client = JoinedClient(self.app.aio.joined(self._joined).queue)
+        return self._handles(await threads.run(lambda: client.submit(submissions)))
+
+    def _handles(self, job_ids: Iterable[str]) -> list[JobHandle[R]]:
+        return [self.handle(job_id) for job_id in job_ids]
+
+    def _submissions(self, arguments: Iterable[Mapping[str, Any]]) -> list[Submission]:
         if isinstance(arguments, Mapping | str | bytes) or not isinstance(arguments, Iterable):
             raise InvalidArgumentError(
                 f"submit_many takes a list of mappings of arguments, got {shown(arguments)}",
@@ -172,9 +222,7 @@ class Task(Generic[P, R]):
                 submissions.append(self.submission((), each))
             except InvalidArgumentError as error:
                 raise error.in_batch(index, None) from None
-        return (
-            [self.handle(job_id) for job_id in self.app.client().submit(submissions)] if submissions else []
-        )
+        return submissions
 
     def options(self, **fields: Any) -> Task[P, R]:
         """Return this task with other submission fields, for one call or many.
@@ -201,10 +249,14 @@ class Task(Generic[P, R]):
                     field=name,
                     value=value,
                 )
-        changed = Task[P, R].__new__(Task)
-        changed.__dict__.update(self.__dict__)
+        changed = self._copy()
         changed._options = options  # noqa: SLF001  # of the same class
         return changed
+
+    def _copy(self) -> Task[P, R]:
+        copy = Task[P, R].__new__(Task)
+        copy.__dict__.update(self.__dict__)
+        return copy
 
     def new_job(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Return the job that `submit` would store, without storing it: for `chain`, `fan_in`, `Flow`."""

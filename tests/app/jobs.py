@@ -310,3 +310,10 @@ def mixed(context: JobContext, how: str, folder: str) -> str:
     os.write(descriptor, b"done\n")
     os.close(descriptor)
     return how
+
+
+@app.job(retry=ONCE)
+async def submits_async(number: int) -> list[int]:
+    first = await double.submit_async(number)
+    (second,) = await double.submit_many_async([{"number": number + 1}])
+    return [await first, await second]
