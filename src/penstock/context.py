@@ -40,10 +40,13 @@ class Attempt(Protocol):
 class JobContext:
     """The job a handler runs for. A handler that has a parameter annotated with this class is given one.
 
-    @app.job
-    def export(context: penstock.JobContext, table: str) -> int:
-        done = int(context.checkpoint or b"0")
-        ...
+        @app.job
+        def export(context: penstock.JobContext, table: str) -> int:
+            done = int(context.checkpoint or b"0")
+            ...
+
+    Attributes:
+        job: the job as it was when this attempt began.
     """
 
     __slots__ = ("_attempt", "_checkpoint", "job")

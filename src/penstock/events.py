@@ -70,6 +70,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 Subscriber = Callable[[Event], object] | Callable[[Event], Awaitable[object]]
+"""What is called with an event: a function or a coroutine function."""
 
 
 class EventBus:

@@ -16,6 +16,10 @@ class Flow(msgspec.Struct, frozen=True):
     """A tree of jobs: `job` runs after all its children have completed.
 
     `queue.enqueue_flow(flow)` stores it in one transaction, children first.
+
+    Attributes:
+        job: the parent.
+        children: flows or jobs, in any number.
     """
 
     job: Job

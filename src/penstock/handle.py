@@ -24,6 +24,9 @@ class JobHandle(Generic[R]):
     """A job that was submitted: ask for its state, wait for its result, cancel it. `await handle` gives the result.
 
     Made by `task.submit(…)`, or from an id by `app.handle(job_id)`.
+
+    Attributes:
+        id: the job's id.
     """
 
     __slots__ = ("_client", "_signature", "id")

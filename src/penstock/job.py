@@ -29,7 +29,21 @@ __all__ = [
 
 
 class JobStatus(StrEnum):
-    """The stored status of a job; every other vocabulary is a view of this one."""
+    """The stored status of a job; every other vocabulary is a view of this one.
+
+    Attributes:
+        INITIAL_PENDING: stored, not started yet; may be claimed.
+        RUNNING: a worker holds it.
+        CANCELLING: a worker holds it and has been asked to stop.
+        FAILED_RETRY: failed or handed back, will run again; may be claimed.
+        UNKNOWN_RETRY: its worker was lost, will run again; may be claimed.
+        COMPLETED: done, with its result. Final.
+        STOPPED: ended by a cancellation after it had started. Final.
+        UNSCHEDULED: cancelled before it ever started. Final.
+        UNKNOWN_STOPPED: ended, but nobody knows how far it came. Final, and may still be corrected.
+        FAILED: failed for good: the failure was permanent. Final.
+        DEAD_LETTER: its attempts or its lifetime are exhausted. Final.
+    """
 
     INITIAL_PENDING = "initial_pending"
     RUNNING = "running"
@@ -66,7 +80,19 @@ CANCELLED = frozenset({JobStatus.STOPPED, JobStatus.UNSCHEDULED, JobStatus.UNKNO
 
 
 class JobState(StrEnum):
-    """The life-cycle state of the formal job model."""
+    """The life-cycle state of the formal job model.
+
+    Attributes:
+        PENDING: waits for dependencies, or for its key's turn.
+        DELAYED: its `run_at` has not come.
+        SCHEDULED: ready to be claimed.
+        RUNNING: with a worker, also while it is being cancelled.
+        RETRYING: waits for its next attempt.
+        COMPLETED: done.
+        FAILED: failed for good.
+        DEAD_LETTER: its attempts or its lifetime are exhausted.
+        CANCELLED: stopped, unscheduled, or ended unknown.
+    """
 
     PENDING = "pending"
     DELAYED = "delayed"
@@ -80,7 +106,15 @@ class JobState(StrEnum):
 
 
 class ProcessStatus(IntEnum):
-    """The status as the process queue names it."""
+    """The status as the process queue names it.
+
+    Attributes:
+        PENDING: waits, for its first attempt or another one.
+        RUNNING: with a worker.
+        COMPLETED: done.
+        ERROR: failed for good, or its attempts are exhausted.
+        INTERRUPTED: stopped or cancelled.
+    """
 
     PENDING = 0
     RUNNING = 1
@@ -90,7 +124,15 @@ class ProcessStatus(IntEnum):
 
 
 class Priority(IntEnum):
-    """How urgent a job is; lower numbers are taken first."""
+    """How urgent a job is; lower numbers are taken first.
+
+    Attributes:
+        CRITICAL: 0, before everything else.
+        HIGH: 1.
+        NORMAL: 2, the default.
+        LOW: 3.
+        BULK: 4, when there is nothing else to do.
+    """
 
     CRITICAL = 0
     HIGH = 1
@@ -185,7 +227,7 @@ _NONE: Final = ()
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One unit of work: what was asked for, what became of it. Frozen: verbs change jobs, assignments do not.
 
-    `state`, `scheduled_at` and everything under "state", "outcome" and "moments" is filled in by the store.
+    What comes after `held` is the store's to fill in; leave it out of a new job.
     """
 
     # what to do, and how
@@ -281,8 +323,15 @@ _PLAIN = msgspec.structs.astuple(Job(id="", type=""))[_PLAIN_FROM:]
 class JobStats(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of the jobs that have all of `tags`.
 
-    `failed_jobs` waits for a retry (FAILED_RETRY and UNKNOWN_RETRY); `stopped_jobs` is every final status but
-    COMPLETED; CANCELLING is in `total_jobs` alone.
+    Attributes:
+        tags: which jobs were counted; none is all.
+        total_jobs: all of them, CANCELLING included.
+        pending_jobs: INITIAL_PENDING.
+        running_jobs: RUNNING.
+        completed_jobs: COMPLETED.
+        stopped_jobs: every other final status.
+        failed_jobs: FAILED_RETRY and UNKNOWN_RETRY: they wait for another attempt.
+        total_retries: the sum of `retry_count`.
     """
 
     tags: tuple[str, ...] = ()
@@ -332,9 +381,14 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalConsumer(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who reads the journal to its end and must not miss a row: everything up to `seq` is consumed.
+    """Somebody who reads the journal to its end and must not miss a row.
 
-    `holder` works on it until `held_until`, unless it says so again before; both are None while nobody does.
+    Attributes:
+        name: who it is.
+        seq: everything up to this row is consumed.
+        updated_at: when it last said so.
+        holder: who works on it now; None while nobody does.
+        held_until: until when, unless it says so again before.
     """
 
     name: str
@@ -345,9 +399,12 @@ class JournalConsumer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalArchive(msgspec.Struct, frozen=True, kw_only=True):
-    """What was removed from a journal: so many rows, among them the first rows of so many histories.
+    """What was removed from a journal.
 
-    `upto` is the highest `seq` removed. The numbers stay unused: `seq` has gaps there, in all as many as `rows`.
+    Attributes:
+        histories: the jobs whose histories are gone.
+        rows: the rows removed in all. Their numbers stay unused: `seq` has as many gaps.
+        upto: the highest `seq` removed.
     """
 
     histories: int = 0
@@ -356,7 +413,15 @@ class JournalArchive(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pass of upkeep did, in numbers of jobs."""
+    """What one pass of upkeep did, in numbers of jobs.
+
+    Attributes:
+        expired: their lifetime was over.
+        lost: their holder was gone or silent.
+        timed_out: their attempt took too long.
+        due: became takeable.
+        removed: were kept long enough.
+    """
 
     expired: int = 0
     lost: int = 0

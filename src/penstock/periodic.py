@@ -43,6 +43,7 @@ __all__ = ["Cron", "Every", "Missed", "Periodic", "Ticker", "Ticks"]
 logger = logging.getLogger("penstock")
 
 Missed = Literal["latest", "skip", "all"]
+"""What becomes of ticks at which no worker was there: a job of the latest one, of none, or of all."""
 #: With missed="skip", a tick that is older than this when it is first seen was missed.
 GRACE: Final = timedelta(seconds=60)
 #: With missed="all", so many ticks become jobs in one transaction.

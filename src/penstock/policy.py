@@ -32,7 +32,15 @@ MAX_DURATION = timedelta(days=3650)
 
 
 class FailureCategory(StrEnum):
-    """Why an attempt failed; exactly one per failure."""
+    """Why an attempt failed; exactly one per failure.
+
+    Attributes:
+        TEMPORARY: may pass; retried.
+        PERMANENT: will not; the job ends FAILED.
+        TIMEOUT: the attempt took too long; retried.
+        CANCELLED: somebody asked for its end; the job ends STOPPED.
+        SYSTEM: the process died, or memory was short; retried.
+    """
 
     TEMPORARY = "temporary"
     PERMANENT = "permanent"

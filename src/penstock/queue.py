@@ -63,7 +63,16 @@ class SpawnOptions(TypedDict, total=False):
 
 
 class Queue:
-    """A durable queue over a store. Thread-safe. A queue with open streams maintains itself in the background."""
+    """A durable queue over a store. Thread-safe. A queue with open streams maintains itself in the background.
+
+    `penstock.connect(…)` makes one. A context manager that closes it.
+
+    Args:
+        backend: the store; the queue closes it with itself.
+
+    Attributes:
+        backend: the store.
+    """
 
     def __init__(self, backend: Backend) -> None:
         if not isinstance(backend, Backend):

@@ -57,8 +57,8 @@ def test_every_option_is_in_the_pages_about_stores():
     own = page("guides/postgres.md")
     options = [*_options.StoreOptions.__struct_fields__, *sqlite_backend._OWN_OPTIONS]
     assert [name for name in options if f"| `{name}` |" not in both] == []
-    assert [name for name in postgres_backend._OWN_OPTIONS if f"| `{name}` |" not in own] == []
-    named = re.findall(r"`(\w+)`", inspect.getdoc(penstock.open_backend).split("**options:")[1])
+    assert [name for name in postgres_backend._OWN_OPTIONS if f"| `{name}` |" not in both + own] == []
+    named = re.findall(r"`(\w+)(?:=\w+)?`", inspect.getdoc(penstock.open_backend).split("**options:")[1])
     assert [name for name in named if f"| `{name}` |" not in both + own] == []
 
 

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import pkgutil
 import re
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,25 @@ def test_every_public_name_is_in_the_reference(module):
         if f"{module}.{name}" not in known and not any(getattr(public, name) is each for each in things)
     ]
     assert missing == []
+
+
+#: Their fields are columns of a table that has a page.
+WITH_A_TABLE = {"penstock.Job", "penstock.job.JournalEntry", "penstock.testing.FoldedJob"}
+
+
+def parts_of(thing: object) -> list[str]:
+    """The fields of a struct, tuple or dataclass, or the members of an enum."""
+    if isinstance(thing, type) and issubclass(thing, Enum):
+        return list(thing.__members__)
+    for name in ("__struct_fields__", "_fields", "__dataclass_fields__"):
+        if hasattr(thing, name):
+            return list(getattr(thing, name))
+    return []
+
+
+@pytest.mark.parametrize("path", sorted(described().keys() - WITH_A_TABLE))
+def test_every_field_and_member_is_described(path, tool):
+    thing = pkgutil.resolve_name(path)
+    parts = parts_of(thing)
+    if parts:
+        assert [part for part in parts if part not in tool.attributes(thing)] == []

@@ -62,7 +62,17 @@ UnsetType = msgspec.UnsetType
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One assignee's wish in `dequeue_jobs_for`; the fields are the arguments of `dequeue_jobs`."""
+    """One assignee's wish in `dequeue_jobs_for`; the fields are the arguments of `dequeue_jobs`.
+
+    Attributes:
+        assignee_id: who takes the jobs.
+        tags: only jobs that have all of these.
+        limit: at most so many.
+        types: only these types; None is any.
+        key: only this key.
+        job_ids: only these, held ones included.
+        owner: the liveness row that holds them.
+    """
 
     assignee_id: str
     tags: Sequence[str] = ()
@@ -74,7 +84,14 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure with all its facts, for `fail_jobs`."""
+    """A failure with all its facts, for `fail_jobs`.
+
+    Attributes:
+        message: what happened.
+        category: which kind of failure.
+        code: a short machine-readable reason.
+        retry_after: how long to wait instead of the policy's delay.
+    """
 
     message: str
     category: FailureCategory = FailureCategory.TEMPORARY
@@ -93,6 +110,10 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """How long ended jobs stay, from their end; None is for ever. The journal stays until it is archived.
 
     Durations are timedelta, or seconds.
+
+    Attributes:
+        completed: for COMPLETED jobs; 30 days.
+        other: for all others that have ended; 90 days.
     """
 
     completed: timedelta | None = timedelta(days=30)
@@ -108,7 +129,13 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 class JobEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a job that has a callback url: the journal row, and what the row does not hold.
 
-    `result` is None if there is none, or if it is larger than the reader asked for; `result_size` tells.
+    Attributes:
+        entry: the journal row.
+        callback_url: who is to be told.
+        correlation_id: as it was submitted.
+        created_at: when it was submitted.
+        result: None if there is none, or if it is larger than the reader asked for.
+        result_size: its bytes; None if there is none.
     """
 
     entry: JournalEntry
@@ -122,8 +149,15 @@ class JobEnd(msgspec.Struct, frozen=True, kw_only=True):
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """Something that a callback url has to be told, and how often that was tried.
 
-    `seq` is that of the journal row it tells of. Deliveries of one `lane` wait for each other, not for those of
-    others. `due_at` is None once it was given up.
+    Attributes:
+        seq: the journal row it tells of.
+        event_id: the same at every attempt.
+        url: where it goes.
+        lane: deliveries of one lane wait for each other, not for those of others.
+        body: what is sent.
+        due_at: when it is tried next; None once it was given up.
+        attempts: how often it was tried.
+        error: why the last attempt failed.
     """
 
     seq: int
@@ -137,7 +171,13 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A periodic schedule as the store knows it: everything up to `tick` has been dealt with."""
+    """A periodic schedule as the store knows it.
+
+    Attributes:
+        name: by which the store knows it.
+        tick: everything up to this moment has been dealt with.
+        updated_at: when that was said.
+    """
 
     name: str
     tick: datetime
@@ -147,8 +187,18 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """A committed state change, as told to the listeners of this process (`Backend.listen`).
 
-    `available` is true when the job can be taken from now on; such a change may keep its status (a dependency was
-    met, the key's turn came), then `verb` is "available".
+    Attributes:
+        job_id: the job.
+        type: its type.
+        key: its key, if it has one.
+        tags: its tags.
+        verb: what was done; "available" if the job can be taken now though its status is the same.
+        from_status: the status before; None for a new job.
+        status: the status after.
+        attempt: the job's attempt.
+        assignee_id: who holds it, or held it last.
+        at: when.
+        available: whether the job can be taken from now on.
     """
 
     job_id: str

@@ -47,7 +47,15 @@ _COUNTED: Final = {
 
 
 class Metrics(NamedTuple):
-    """What a queue has done, and how many of its jobs run now."""
+    """What a queue has done, and how many of its jobs run now.
+
+    Attributes:
+        starts: jobs started.
+        completes: jobs that completed.
+        errors: jobs that ended in ERROR.
+        interrupts: jobs that were stopped.
+        running: jobs that run now.
+    """
 
     starts: int
     completes: int

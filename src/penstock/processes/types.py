@@ -15,7 +15,9 @@ from penstock.job import ProcessStatus
 __all__ = ["DELETED", "FINAL", "JobCommand", "JobId", "JobRecord", "JobResult", "JobStatus", "check_job_id"]
 
 JobId: TypeAlias = str
+"""A UUID of version 4, as text."""
 JobResult: TypeAlias = Any
+"""Anything that JSON holds."""
 JobStatus: TypeAlias = ProcessStatus
 
 #: The statuses in which nothing runs any more. INTERRUPTED may be left by a restart.
@@ -26,7 +28,14 @@ DELETED: Final = "Deleted"
 
 
 class JobCommand(IntEnum):
-    """What the queue asks of a job."""
+    """What the queue asks of a job.
+
+    Attributes:
+        NONE: nothing.
+        START: run.
+        STOP: end as soon as you can.
+        DELETE: end, and be forgotten.
+    """
 
     NONE = 0
     START = 1
@@ -36,7 +45,17 @@ class JobCommand(IntEnum):
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A job as it was at one moment."""
+    """A job as it was at one moment.
+
+    Attributes:
+        job_id: the job.
+        status: as the process queue names it.
+        progress: 0 to 100.
+        description: what it is doing.
+        result: what it returned, as JSON holds it.
+        created_at: when it was added.
+        updated_at: when this became so.
+    """
 
     job_id: JobId
     status: JobStatus

@@ -67,7 +67,14 @@ _INPUT: Final = pa.schema(
 
 
 class FramesReport(msgspec.Struct, frozen=True):
-    """What `run_frames` did: jobs whose completion, or failure, was accepted; waves; and how long it took."""
+    """What `run_frames` did.
+
+    Attributes:
+        completed: jobs whose completion was accepted.
+        failed: jobs whose failure was accepted.
+        waves: how many frames there were.
+        seconds: how long it took.
+    """
 
     completed: int
     failed: int

@@ -37,7 +37,12 @@ ASSIGNEE = "penstock.testing"
 
 
 class Drained(msgspec.Struct, frozen=True, kw_only=True):
-    """What `drain` did, in attempts: `failed` counts those that were retried too."""
+    """What `drain` did.
+
+    Attributes:
+        completed: attempts that completed.
+        failed: attempts that failed, those that were retried included.
+    """
 
     completed: int = 0
     failed: int = 0

@@ -31,7 +31,14 @@ _TAKES = frozenset({Verb.CLAIM, Verb.RESTART})
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
-    """One broken invariant, with the shortest run of rows that shows it."""
+    """One broken invariant, with the shortest run of rows that shows it.
+
+    Attributes:
+        invariant: its number; `penstock.lifecycle.INVARIANTS` has the names.
+        job_id: the job.
+        detail: what is wrong.
+        rows: the rows that show it.
+    """
 
     invariant: int
     job_id: str

@@ -29,7 +29,13 @@ _EVENTS_PER_BATCH: Final = 5_000_000
 
 
 class SyncReport(msgspec.Struct, frozen=True):
-    """What a sync did: journal rows it moved, batches it committed, and how long it took."""
+    """What a sync did.
+
+    Attributes:
+        events: journal rows it moved.
+        batches: batches it committed.
+        seconds: how long it took.
+    """
 
     events: int
     batches: int
@@ -37,7 +43,13 @@ class SyncReport(msgspec.Struct, frozen=True):
 
 
 class SyncProgress(msgspec.Struct, frozen=True):
-    """Where a sync is: the table it works on, and how many of the journal rows it set out to move are in the lake."""
+    """Where a sync is.
+
+    Attributes:
+        step: the table it works on.
+        done: journal rows that are in the lake.
+        total: journal rows that it set out to move.
+    """
 
     step: str
     done: int
