@@ -176,7 +176,7 @@ def test_counts_by_type_begin_with_what_an_older_schema_holds(postgres_url, admi
             admin.execute("INSERT INTO mig_types.journal_inbox" + note, job)
     admin.execute("UPDATE mig_types.fold SET seq = 2")
     admin.execute("INSERT INTO mig_types.counter VALUES ('', 'initial_pending', 2)")
-    assert migrate_schema(postgres_url, "mig_types") == [8]
+    assert migrate_schema(postgres_url, "mig_types")[0] == 8
     with open_postgres(postgres_url, clock=None, options={"schema": "mig_types"}) as backend:
         for _ in range(2):
             found = {each.type: dict(each.jobs) for each in backend.overview().types}

@@ -143,6 +143,9 @@ ACTIONS = {
     "list by tag": lambda b: b.list_jobs(tags=["rare"]),
     "list by tags": lambda b: b.list_jobs(tags=["common", "rare2"]),
     "list a page": lambda b: b.list_jobs(after="finished-3", limit=10),
+    "work": lambda b: b.has_work(["nobody's", "leased"]),
+    "no work": lambda b: b.has_work(["nobody's", "finished", "delayed", "a"]),
+    "no work with tags": lambda b: b.has_work(["delayed", "finished"], ["common", "rare"]),
     "stats": lambda b: b.get_job_stats(),
     "overview": lambda b: b.overview(),
     "stats by tag": lambda b: b.get_job_stats(["common"]),
@@ -226,6 +229,7 @@ def test_every_statement_of_every_verb_uses_an_index(traced):
         ("maintain", "job_delayed"),
         ("ends", "job_callback"),
         ("due", "delivery_due"),
+        ("no work", "job_retrying"),
     ],
 )
 def test_the_index_made_for_it_is_used(traced, name, index):

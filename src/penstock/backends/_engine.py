@@ -961,6 +961,13 @@ class EngineBackend(OutboxVerbs):
     def ready_filters(self) -> tuple[frozenset[str], frozenset[str]] | None:
         return self._store.ready_filters()
 
+    def has_work(self, types: Sequence[str], tags: Sequence[str] = ()) -> bool:
+        wanted = arguments.tags(tags)
+        for each in types:
+            arguments.optional_text("types", each, arguments.MAX_TYPE)
+        checkpoint()
+        return bool(types) and self._store.has_work(tuple(dict.fromkeys(types)), wanted)
+
     def take_upkeep(self, interval: timedelta) -> bool:
         return self._store.take_upkeep(micros_of(interval))
 

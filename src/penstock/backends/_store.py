@@ -568,6 +568,10 @@ class Store(ABC):
         """See `Backend.ready_filters`."""
         return None
 
+    @abstractmethod
+    def has_work(self, types: Sequence[str], tags: Sequence[str]) -> bool:
+        """See `Backend.has_work`; one look, at one moment."""
+
     def take_upkeep(self, interval: int) -> bool:
         """Note in the store that upkeep is done now, unless it was less than `interval` ago; return whether."""
         return self.write(lambda tx: tx.take_upkeep(interval))

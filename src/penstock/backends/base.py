@@ -17,16 +17,17 @@ Words used below:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import msgspec
 
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import (
     Job,
+    JobState,
     JobStats,
     JobStatus,
     JournalArchive,
@@ -913,6 +914,14 @@ class Backend(ABC):
         """
         return None
 
+    def has_work(self, types: Sequence[str], tags: Sequence[str] = ()) -> bool:
+        """Whether a job of these types that has all `tags` is ready, running or waiting for a retry.
+
+        This takes several looks at a store that cannot answer at once: a caller who takes and reports jobs meanwhile
+        has to ask again. Held jobs, which nobody takes unasked, are work only while they run.
+        """
+        return any(_has_work(self, each, tags) for each in types)
+
     def take_upkeep(self, interval: timedelta) -> bool:  # noqa: ARG002  # ours share the work by a row in the store
         """Whether it falls to the caller to `maintain` now; true for one caller of the store per interval."""
         return True
@@ -945,3 +954,40 @@ def _end_of(row: JournalEntry, job: Job, max_result: int) -> JobEnd:
         result=None if size is not None and size > max_result else result,
         result_size=size,
     )
+
+
+# From where jobs wait to where they run: one that goes on between two looks is seen in one of the two.
+_UNSETTLED: Final = (
+    JobStatus.FAILED_RETRY,
+    JobStatus.UNKNOWN_RETRY,
+    JobStatus.RUNNING,
+    JobStatus.CANCELLING,
+)
+_PAGE: Final = 1000
+
+
+def _has_work(backend: Backend, type: str, tags: Sequence[str]) -> bool:
+    return (
+        _has_ready(backend, type, tags)
+        or any(_has_unsettled(backend, status, type, tags) for status in _UNSETTLED)
+        or _has_ready(backend, type, tags)  # what ended meanwhile may have made another ready
+    )
+
+
+def _has_ready(backend: Backend, type: str, tags: Sequence[str]) -> bool:
+    pages = _pages(backend, JobStatus.INITIAL_PENDING, type, tags)
+    return any(job.state is JobState.SCHEDULED and not job.held for job in pages)
+
+
+def _has_unsettled(backend: Backend, status: JobStatus, type: str, tags: Sequence[str]) -> bool:
+    return any(status.holds_slot or not job.held for job in _pages(backend, status, type, tags))
+
+
+def _pages(backend: Backend, status: JobStatus, type: str, tags: Sequence[str]) -> Iterator[Job]:
+    after: str | None = None
+    while True:
+        page = backend.list_jobs(status=status, type=type, tags=tags, after=after, limit=_PAGE)
+        yield from page
+        if len(page) < _PAGE:
+            return
+        after = page[-1].id

@@ -33,7 +33,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from penstock._idle import has_work
 from penstock.backends._options import StoreOptions
 from penstock.backends.base import Failure
 from penstock.connection import connect
@@ -131,7 +130,7 @@ def run_frames(
         while limit is None or time.monotonic() - began < limit:
             if waves.run_one():
                 continue
-            if until_idle and not has_work(queue.backend, type):
+            if until_idle and not queue.backend.has_work([type]):
                 break
             waves.wait()
     seconds = time.monotonic() - began

@@ -27,7 +27,6 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock._client import QueueClient
-from penstock._idle import has_work
 from penstock._outcome import Cancelled, Completed, Failed, Outcome, Released, invalid
 from penstock.app import App
 from penstock.errors import (
@@ -473,13 +472,9 @@ class Worker:
         before = self._activity()
         if not self._is_quiet():
             return False
-        backend = self._queue.backend
-        stats = backend.get_job_stats(self.tags)
-        if stats.total_jobs != stats.completed_jobs + stats.stopped_jobs and any(
-            has_work(backend, task, self.tags) for task in self._tasks
-        ):
+        if self._queue.backend.has_work(tuple(self._tasks), self.tags):
             return False
-        # What was taken and ended between two looks at the store may have been in neither.
+        # What was taken or reported while the store was asked may have changed its answer.
         return self._is_quiet() and self._activity() == before
 
     def _activity(self) -> tuple[int, int, int]:

@@ -187,6 +187,7 @@ class JoinedStore(Store):
     list_jobs = _refuse("list_jobs")
     stats = _refuse("get_job_stats")
     overview = _refuse("overview")
+    has_work = _refuse("has_work")
     read_journal = _refuse("read_journal")
     store_id = _refuse("store_id")
     journal_span = _refuse("journal_span")

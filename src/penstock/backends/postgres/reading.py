@@ -12,7 +12,15 @@ from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.statements import NOW, Statements
 from penstock.errors import JobNotFoundError
 
-__all__ = ["commit_status", "count_tagged", "existing", "fetch_jobs", "list_jobs", "ready_filters"]
+__all__ = [
+    "commit_status",
+    "count_tagged",
+    "existing",
+    "fetch_jobs",
+    "has_work",
+    "list_jobs",
+    "ready_filters",
+]
 
 _WIDTH: Final = len(COLUMNS)
 _SELECT: Final = (
@@ -22,6 +30,15 @@ _SELECT: Final = (
     " LEFT JOIN {schema}.checkpoint ON checkpoint.seq = job.seq "
 )
 _MOST_FILTERS: Final = 1_000
+# Where work of some types can be, by the indexes of what is ready, due but not announced yet, held by somebody, retried.
+_WORK: Final = (
+    "job.gate <= 0",
+    "job.gate = 1 AND job.priority = ANY('{0,1,2,3,4}') AND job.due_at <= COALESCE(%(now)s::bigint, "
+    + NOW
+    + ")",
+    "job.status IN ('running', 'cancelling')",
+    "job.status IN ('failed_retry', 'unknown_retry') AND job.held = 0",
+)
 _HAS_TAGS: Final = " AND job.tags::jsonb ?& %(tags)s::text[]"
 
 
@@ -148,6 +165,24 @@ def _jobs(
         for values in found
     ]
     return jobs, found[0][-1] if found else 0
+
+
+def has_work(
+    connection: BoundedConnection,
+    sql: Statements,
+    *,
+    types: Sequence[str],
+    tags: Sequence[str],
+    now: int | None,
+) -> bool:
+    """Whether a job of these types that has all tags is ready, due, in flight or waiting for a retry."""
+    also = " AND job.type = ANY(%(types)s::text[])" + (_HAS_TAGS if tags else "")
+    looks = " OR ".join(f"EXISTS (SELECT FROM {{schema}}.job WHERE {place}{also})" for place in _WORK)
+    parameters: dict[str, Any] = {"types": list(types), "now": now}
+    if tags:
+        parameters["tags"] = list(tags)
+    found = connection.execute(sql.text(f"SELECT {looks}"), parameters).fetchone()
+    return found is not None and bool(found[0])
 
 
 def ready_filters(

@@ -552,6 +552,12 @@ class PostgresStore(Store):
     def ready_filters(self) -> tuple[frozenset[str], frozenset[str]] | None:
         return self.run(lambda connection: reading.ready_filters(connection, self.context.sql))
 
+    def has_work(self, types: Sequence[str], tags: Sequence[str]) -> bool:
+        now = None if self._clock is None else to_micros(self._clock.now())
+        return self.run(
+            lambda connection: reading.has_work(connection, self.context.sql, types=types, tags=tags, now=now)
+        )
+
     def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
         if self._pool.is_closed:
             raise QueueClosedError

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import apsw
+import msgspec
 
 from penstock.backends._rows import COLUMNS
 from penstock.backends.sqlite.claiming import rarest_tag
 from penstock.backends.sqlite.connection import fetch
 from penstock.errors import JobNotFoundError
 
-__all__ = ["count_by_tag", "count_by_tags", "ready_tags", "ready_types", "select_page"]
+__all__ = ["count_by_tag", "count_by_tags", "has_work", "ready_tags", "ready_types", "select_page"]
 
 _COLUMNS: Final = ", ".join(f"job.{name}" for name in COLUMNS)
 # From one value of an index to the next: the cost is that of the different values, not of the rows.
@@ -25,6 +26,19 @@ SELECT value FROM found WHERE value IS NOT NULL"""
 _READY_TYPES: Final = _DISTINCT.format(column="type", source="job INDEXED BY job_ready_type WHERE gate = 0")
 _READY_TAGS: Final = _DISTINCT.format(column="tag", source="ready_tag WHERE true")
 _MOST_FILTERS: Final = 1_000
+# Where work of some types can be, by the indexes of what is ready, due but not announced yet, held by somebody, retried.
+_OF_TYPES: Final = " AND job.type IN (SELECT value FROM json_each(:types)){tagged} LIMIT 1"
+_WORK: Final = tuple(
+    f"SELECT 1 FROM {source}{_OF_TYPES}"
+    for source in (
+        "job INDEXED BY job_ready_type WHERE gate = 0",
+        "job INDEXED BY job_delayed WHERE gate = 1 AND priority IN (0, 1, 2, 3, 4) AND due_at <= :now",
+        "job INDEXED BY job_assignee WHERE status IN ('running', 'cancelling')",
+        "job INDEXED BY job_retrying WHERE status = 'failed_retry' AND held = 0",
+        "job INDEXED BY job_retrying WHERE status = 'unknown_retry' AND held = 0",
+    )
+)
+_READY_WITH_TAG: Final = f"SELECT 1 FROM ready_tag CROSS JOIN job ON job.seq = ready_tag.seq WHERE ready_tag.tag = :rarest{_OF_TYPES}"
 Counts = list[tuple[str, int, int]]
 
 
@@ -61,6 +75,28 @@ def select_page(
         f" ORDER BY {order} LIMIT :limit",
         parameters,
     )
+
+
+def has_work(cursor: apsw.Cursor, types: Sequence[str], tags: Sequence[str], now: int) -> bool:
+    """Whether a job of these types that has all tags is ready, due, in flight or waiting for a retry."""
+    parameters: dict[str, Any] = {"types": msgspec.json.encode(types).decode(), "now": now}
+    queries, tagged = _WORK, ""
+    if tags:
+        # What is due or in flight is little; what is ready may be a crowd, which its rarest tag narrows.
+        queries = (_READY_WITH_TAG, *_WORK[1:])
+        parameters["rarest"] = rarest_tag(cursor, tags, "ready_tag")
+        for number, tag in enumerate(tags):
+            tagged += (
+                f" AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = :tag{number} AND t.seq = job.seq)"
+            )
+            parameters[f"tag{number}"] = tag
+    return any(
+        fetch(cursor, query.format(tagged=tagged), _used(query + tagged, parameters)) for query in queries
+    )
+
+
+def _used(query: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if f":{name}" in query}
 
 
 def count_by_tag(cursor: apsw.Cursor, tag: str) -> tuple[Counts, int]:

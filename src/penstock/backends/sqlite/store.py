@@ -35,6 +35,7 @@ from penstock.backends.sqlite.overview import read_overview
 from penstock.backends.sqlite.reading import (
     count_by_tag,
     count_by_tags,
+    has_work,
     ready_tags,
     ready_types,
     select_page,
@@ -268,6 +269,10 @@ class SqliteStore(Store):
     def ready_filters(self) -> tuple[frozenset[str], frozenset[str]] | None:
         types, tags = self._read(lambda cursor: (ready_types(cursor), ready_tags(cursor)))
         return None if types is None or tags is None else (types, tags)
+
+    def has_work(self, types: Sequence[str], tags: Sequence[str]) -> bool:
+        now = self.now()
+        return self._read(lambda cursor: has_work(cursor, types, tags, now))
 
     def is_blocked(self) -> bool:
         query = "SELECT value FROM setting WHERE name = 'blocked'"

@@ -245,3 +245,49 @@ class Listing(Suite):
     def test_a_job_listed_while_running_names_its_worker(self, backend: Backend) -> None:
         put_running(backend, "job")
         assert backend.list_jobs(status=_S.RUNNING)[0].assignee_id == WORKER
+
+
+class Idleness(Suite):
+    """has_work: what `until_idle` waits for."""
+
+    @pytest.mark.parametrize("status", STATUSES)
+    def test_work_is_what_is_ready_running_or_waiting_for_a_retry(
+        self, backend: Backend, status: JobStatus
+    ) -> None:
+        drive(backend, status, type="mine", tags=["red"])
+        is_work = not status.is_final
+        assert backend.has_work(["mine"]) is is_work
+        assert backend.has_work(["other", "mine"], ["red"]) is is_work
+        assert not backend.has_work(["other"])
+        assert not backend.has_work(["mine"], ["red", "blue"])
+        assert not backend.has_work([])
+
+    def test_a_retry_that_is_not_due_is_work_and_a_delayed_job_is_none(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
+        put(backend, "delayed", type="later", run_at=clock.now() + timedelta(hours=1))
+        put(
+            backend,
+            "failing",
+            type="failing",
+            retry=retry_policy(max_attempts=2, initial_delay=timedelta(hours=1)),
+        )
+        claim(backend, "failing")
+        backend.fail_job("failing", "not yet")
+        assert not backend.has_work(["later"])
+        assert backend.has_work(["failing"])
+        clock.advance(3_600)
+        assert backend.has_work(["later"]), "it is due, whoever may have noticed"
+
+    def test_what_waits_for_another_job_or_is_held_is_no_work(self, backend: Backend) -> None:
+        put(backend, "first", type="first")
+        put(backend, "second", type="second", after=["first"])
+        put(backend, "held", type="held", held=True)
+        assert not backend.has_work(["second", "held"])
+        backend.dequeue_jobs(WORKER, job_ids=["first"])
+        backend.complete_job("first")
+        assert backend.has_work(["second"])
+        backend.dequeue_jobs(WORKER, job_ids=["held"])
+        assert backend.has_work(["held"])
+        backend.fail_job("held", "again")
+        assert not backend.has_work(["held"]), "nobody takes it unasked"
