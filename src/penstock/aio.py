@@ -252,6 +252,7 @@ class AsyncQueue:
     overview = _awaited(Queue.overview)
     list_jobs = _awaited(Queue.list_jobs)
     read_journal = _awaited(Queue.read_journal)
+    job_history = _awaited(Queue.job_history)
     maintain = _awaited(Queue.maintain)
     cleanup_expired_jobs = _awaited(Queue.cleanup_expired_jobs)
     delete_jobs = _awaited(Queue.delete_jobs)

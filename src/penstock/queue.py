@@ -566,6 +566,10 @@ class Queue:
         """See `Backend.read_journal`."""
         return self._run(self.backend.read_journal, after, limit)
 
+    def job_history(self, job_id: str, limit: int = 1000) -> list[JournalEntry]:
+        """See `Backend.job_history`."""
+        return self._run(self.backend.job_history, job_id, limit)
+
     def maintain(self) -> Maintenance:
         """See `Backend.maintain`."""
         return self._run(self.backend.maintain)

@@ -9,6 +9,7 @@ import time
 import psycopg
 import pytest
 
+from penstock.backends.postgres.connection import Patience
 from penstock.errors import BackendError, QueueFullError
 from penstock.job import Job
 from penstock.testing import check_fold, check_invariants
@@ -270,3 +271,20 @@ def test_a_store_fault_while_numbering_is_ours(open_store, admin):
             backend.read_journal()
         assert caught.value.retryable
     assert len(backend.read_journal()) == 1
+
+
+def test_the_history_of_a_job_is_found_by_an_index(open_store):
+    backend = open_store()
+    backend.enqueue_jobs([Job(id=str(number), type="t") for number in range(2_000)])
+    backend.read_journal()
+    history = backend._store.context.journal._history.replace("%(job_seq)s", "$1").replace("%(limit)s", "$2")
+    connection = backend._store._pool._open(Patience(30))
+    try:
+        connection.execute(f"PREPARE history (bigint, bigint) AS {history}", prepare=False)
+        (((plan,),),) = connection.execute(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE history (1000, 1000)", prepare=False
+        ).fetchall()
+    finally:
+        connection.close()
+    assert "journal_step" in str(plan)
+    assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < 20

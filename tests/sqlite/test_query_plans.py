@@ -139,6 +139,7 @@ ACTIONS = {
     "cancel by tag": lambda b: b.cancel_jobs(["rare2"]),
     "cancel by tags": lambda b: b.cancel_jobs(["common", "rare"]),
     "get": lambda b: b.get_job("finished-1"),
+    "history": lambda b: b.job_history("finished-1"),
     "get many": lambda b: b.get_jobs(["finished-1", "mine-1"]),
     "list by tag": lambda b: b.list_jobs(tags=["rare"]),
     "list by tags": lambda b: b.list_jobs(tags=["common", "rare2"]),

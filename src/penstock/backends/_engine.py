@@ -761,6 +761,15 @@ class EngineBackend(OutboxVerbs):
         checkpoint()
         return self._store.read_journal(after, limit)
 
+    def job_history(self, job_id: str, limit: int = 1000) -> list[JournalEntry]:
+        arguments.job_id(job_id)
+        arguments.limit(limit)
+        checkpoint()
+        found = self._store.job_history(job_id, limit)
+        if found is None:
+            raise JobNotFoundError(job_id)
+        return found
+
     def store_id(self) -> str:
         checkpoint()
         return self._store.store_id()

@@ -500,6 +500,10 @@ class Store(ABC):
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]: ...
 
     @abstractmethod
+    def job_history(self, job_id: str, limit: int) -> list[JournalEntry] | None:
+        """Return the latest rows of a job, oldest first; None if there is no such job."""
+
+    @abstractmethod
     def store_id(self) -> str: ...
 
     @abstractmethod

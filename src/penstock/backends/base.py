@@ -628,6 +628,16 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    def job_history(self, job_id: str, limit: int = 1000) -> list[JournalEntry]:
+        """Return the journal rows of a stored job, in order: the latest `limit` of them.
+
+        What was archived is missing. Rows of an earlier job that had the same id are not its.
+
+        Raises:
+            JobNotFoundError: no job has this id, or not any more.
+        """
+
+    @abstractmethod
     def store_id(self) -> str:
         """Return what tells this store from every other one: random, made with the store, and of no secret."""
 

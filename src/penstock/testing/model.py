@@ -1253,6 +1253,18 @@ class ModelBackend(Backend):
             start = bisect_right(self._journal, after, key=lambda row: row.seq)
             return self._journal[start : start + limit]
 
+    def job_history(self, job_id: str, limit: int = 1000) -> list[JournalEntry]:
+        check.text("job_id", job_id, check.MAX_ID)
+        check.whole("limit", limit, 1, 2**31)
+        self._check_usable()
+        with self._lock:
+            self._row(job_id)
+            found: list[JournalEntry] = []
+            for row in self._journal:
+                if row.job_id == job_id:
+                    found = [] if row.verb in (Verb.DELETE, Verb.CLEANUP) else [*found, row]
+            return found[-limit:]
+
     def _last_seq(self) -> int:
         return self._journal[-1].seq if self._journal else 0
 

@@ -189,6 +189,7 @@ class JoinedStore(Store):
     overview = _refuse("overview")
     has_work = _refuse("has_work")
     read_journal = _refuse("read_journal")
+    job_history = _refuse("job_history")
     store_id = _refuse("store_id")
     journal_span = _refuse("journal_span")
     jobs_span = _refuse("jobs_span")

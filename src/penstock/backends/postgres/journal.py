@@ -28,13 +28,15 @@ from penstock.backends.postgres.connection import BoundedConnection
 from penstock.backends.postgres.statements import Statements
 from penstock.job import JobStats, JournalEntry
 
-__all__ = ["Journal"]
+__all__ = ["LAST_POSSIBLE", "Journal"]
 
 NUMBERED_AT_ONCE: Final = 10_000
 FOLDED_AT_ONCE: Final = 50_000
 #: A reader that meets a longer tail than this folds it, if nobody else does.
 LONG_TAIL: Final = 5_000
 _NUMBERING: Final = 1
+#: Behind every `seq` there will ever be.
+LAST_POSSIBLE: Final = 2**62
 
 INBOX_COLUMNS: Final = ("job_seq", *JOURNAL_COLUMNS[1:], "tags_before")
 INBOX_START: Final = """(
@@ -100,6 +102,11 @@ class Journal:
         self._read = statements.text(
             "SELECT {journal_columns} FROM {schema}.journal WHERE seq > %(after)s ORDER BY seq LIMIT %(limit)s"
         )
+        self._place = statements.text("SELECT seq FROM {schema}.job WHERE id = %(job_id)s")
+        self._history = statements.text(
+            "SELECT {journal_columns} FROM {schema}.journal"
+            " WHERE job_seq = %(job_seq)s ORDER BY n DESC LIMIT %(limit)s"
+        )
         self._is_waiting = statements.text(
             f"SELECT EXISTS (SELECT FROM {{schema}}.journal_inbox WHERE id > {INBOX_START})"
         )
@@ -127,6 +134,15 @@ class Journal:
                 return _entries(found)  # the rest gets its numbers where it can be written
             found = connection.execute(self._read, wanted).fetchall()
         return _entries(found)
+
+    def history(self, connection: BoundedConnection, job_id: str, limit: int) -> list[JournalEntry] | None:
+        """Return the latest rows of a job, oldest first; None if there is no such job."""
+        job = connection.execute(self._place, {"job_id": job_id}).fetchone()
+        if job is None:
+            return None
+        self.read(connection, LAST_POSSIBLE, 1)  # whoever looks beyond the end has everything numbered first
+        found = connection.execute(self._history, {"job_seq": job[0], "limit": limit}).fetchall()
+        return _entries(found[::-1])
 
     def stats(self, connection: BoundedConnection, tag: str) -> tuple[dict[str, int], bool]:
         """Return the counts of one tag ("" for all jobs), and whether folding would pay."""

@@ -39,7 +39,7 @@ from penstock.backends.postgres.gather import Gatherer
 from penstock.backends.postgres.herald import Herald
 from penstock.backends.postgres.hints import Hints
 from penstock.backends.postgres.joined import Connections, JoinedStore, identity
-from penstock.backends.postgres.journal import job_stats
+from penstock.backends.postgres.journal import LAST_POSSIBLE, job_stats
 from penstock.backends.postgres.migrate import check_version
 from penstock.backends.postgres.overview import read_overview
 from penstock.backends.postgres.start import Opening
@@ -60,8 +60,6 @@ _RESOLVE_SECONDS: Final = 10.0
 #: Milliseconds by which the server waits longer than the caller, who must find its own time over when the server gives up.
 _AFTER_THE_CALLER: Final = 20
 _HINT_SECONDS: Final = 1.0
-#: Behind every `seq` there will ever be.
-LAST_POSSIBLE: Final = 2**62
 
 
 class _RunAgainError(Exception):
@@ -476,6 +474,9 @@ class PostgresStore(Store):
 
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
         return self.run(lambda connection: self.context.journal.read(connection, after, limit))
+
+    def job_history(self, job_id: str, limit: int) -> list[JournalEntry] | None:
+        return self.run(lambda connection: self.context.journal.history(connection, job_id, limit))
 
     def store_id(self) -> str:
         query = self.context.sql.text("SELECT store_id FROM {schema}.control")

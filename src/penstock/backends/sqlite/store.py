@@ -54,6 +54,9 @@ T = TypeVar("T")
 _IDLE_READERS: Final = 4
 _LONG_TAIL: Final = 10_000
 _JOURNAL: Final = f"SELECT {', '.join(JOURNAL_COLUMNS)} FROM journal WHERE seq > ? ORDER BY seq LIMIT ?"
+_HISTORY: Final = (
+    f"SELECT {', '.join(JOURNAL_COLUMNS)} FROM journal WHERE job_seq = ? ORDER BY n DESC LIMIT ?"
+)
 _COUNTED: Final = {
     "initial_pending": "pending_jobs",
     "running": "running_jobs",
@@ -180,6 +183,15 @@ class SqliteStore(Store):
         found = self._read(lambda cursor: fetch(cursor, _JOURNAL, (min(after, 2**62), limit)))
         with damage_named():
             return [journal_entry(values) for values in found]
+
+    def job_history(self, job_id: str, limit: int) -> list[JournalEntry] | None:
+        def look(cursor: apsw.Cursor) -> list[Any] | None:
+            job = fetch(cursor, "SELECT seq FROM job WHERE id = ?", (job_id,))
+            return fetch(cursor, _HISTORY, (job[0][0], limit)) if job else None
+
+        found = self._read(look)
+        with damage_named():
+            return None if found is None else [journal_entry(values) for values in reversed(found)]
 
     def store_id(self) -> str:
         query = "SELECT value FROM setting WHERE name = 'store_id'"

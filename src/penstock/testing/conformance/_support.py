@@ -237,6 +237,7 @@ JOB_VERBS: dict[str, Call] = {
     "save_checkpoint": lambda backend, job_id: backend.save_checkpoint(job_id, b"state"),
     "update_job": lambda backend, job_id: backend.update_job(job_id, priority=1),
     "get_job": lambda backend, job_id: backend.get_job(job_id),
+    "job_history": lambda backend, job_id: backend.job_history(job_id),
 }
 
 PLURAL_VERBS: dict[str, Call] = {

@@ -343,6 +343,44 @@ class JournalReading(Suite):
         assert all_jobs(backend) == []
         assert verbs_of(backend, "job") == ["enqueue", "claim", "complete", "delete"]
 
+    def test_the_history_of_a_job_is_its_rows_in_order(self, backend: Backend) -> None:
+        put(backend, "a", "b")
+        for name in ("b", "a"):
+            claim(backend, name)
+            backend.complete_job(name)
+        rows = backend.job_history("a")
+        assert rows == [row for row in journal(backend) if row.job_id == "a"]
+        assert [row.n for row in rows] == [1, 2, 3]
+
+    def test_a_limited_history_is_its_end(self, backend: Backend) -> None:
+        put(backend, "a")
+        for _ in range(3):
+            claim(backend, "a")
+            backend.fail_job("a", "broken")
+        assert [row.n for row in backend.job_history("a", 2)] == [6, 7]
+        assert [row.n for row in backend.job_history("a", limit=1)] == [7]
+
+    def test_a_history_is_not_that_of_an_earlier_job_with_the_same_id(self, backend: Backend) -> None:
+        drive(backend, _S.COMPLETED)
+        backend.delete_jobs(job_ids=["job"])
+        with refused(backend, JobNotFoundError):
+            backend.job_history("job")
+        put(backend, "job")
+        assert [(row.n, str(row.verb)) for row in backend.job_history("job")] == [(1, "enqueue")]
+
+    def test_a_history_reaches_to_the_commits_of_others(
+        self, backend: Backend, second_backend: Backend
+    ) -> None:
+        put(backend, "a")
+        claim(second_backend, "a")
+        assert [str(row.verb) for row in backend.job_history("a")] == ["enqueue", "claim"]
+
+    @pytest.mark.parametrize("limit", [0, -1, True, "1", None], ids=repr)
+    def test_a_history_without_a_sound_limit_is_refused(self, backend: Backend, limit: Any) -> None:
+        put(backend, "a")
+        with refused(backend, InvalidArgumentError):
+            backend.job_history("a", limit)
+
     @pytest.mark.parametrize(
         "arguments",
         [
