@@ -15,12 +15,12 @@ def opened(monkeypatch):
     """What `archive` was asked for: (older_than, url, schema), and the url for whoever names none."""
     seen = []
 
-    def age(text):
+    def age(text, field):
         seen.append(text)
         raise EnoughError
 
     # By its name: in the package the command itself stands in the module's place.
-    monkeypatch.setattr(importlib.import_module("penstock.cli.archive"), "_age", age)
+    monkeypatch.setattr(importlib.import_module("penstock.cli.archive"), "as_duration", age)
     return seen
 
 
@@ -221,7 +221,7 @@ def test_a_value_that_a_command_refuses_is_said_to_come_from_where_it_does(penst
         (["version", "more"], "unexpected extra argument"),
         (["archive", "--older-than"], "requires an argument"),
         (["--config"], "requires an argument"),
-        (["archive", "--older-than", "x" * 80_000], "older-than must be"),
+        (["archive", "--older-than", "x" * 80_000], "older_than must be"),
     ],
 )
 def test_a_mistake_in_the_arguments_is_one_line_and_exit_code_2(penstock, arguments, words):

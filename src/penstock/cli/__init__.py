@@ -21,8 +21,16 @@ from penstock.cli._output import emit, fail, note
 from penstock.cli._settings import SETTINGS_KEY, read_settings
 from penstock.cli.archive import archive
 from penstock.cli.audit import audit
+from penstock.cli.bench import bench
+from penstock.cli.blocking import block, unblock
+from penstock.cli.changing import cancel, delete, redrive
+from penstock.cli.journal import journal
+from penstock.cli.listing import list_jobs
 from penstock.cli.pipeline import pipeline
 from penstock.cli.report import report
+from penstock.cli.show import show
+from penstock.cli.stats import stats
+from penstock.cli.submit import SubmitCommand, submit
 from penstock.cli.version import version, version_line
 from penstock.cli.worker import worker
 from penstock.errors import InvalidArgumentError, PenstockError
@@ -31,6 +39,17 @@ __all__ = ["COMMANDS", "EXIT_CODES", "GROUPS", "app", "main", "run"]
 
 COMMANDS: Final[dict[str, Callable[..., Any]]] = {
     "worker": worker,
+    "submit": submit,
+    "list": list_jobs,
+    "show": show,
+    "stats": stats,
+    "journal": journal,
+    "cancel": cancel,
+    "redrive": redrive,
+    "delete": delete,
+    "block": block,
+    "unblock": unblock,
+    "bench": bench,
     "archive": archive,
     "audit": audit,
     "report": report,
@@ -59,7 +78,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _name, _command in COMMANDS.items():
-    app.command(_name, cls=Command)(_command)
+    app.command(_name, cls=SubmitCommand if _name == "submit" else Command)(_command)
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 adopt(app)

@@ -22,6 +22,7 @@ from rich.text import Text
 from penstock.job import Job, JobStatus, JournalEntry
 
 __all__ = [
+    "TableWriter",
     "ask",
     "bytes_fields",
     "clean",
@@ -125,32 +126,56 @@ def _as_json(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} is not for JSON")
 
 
+class TableWriter:
+    """Prints rows in columns, one by one: aligned for people, with tabs for programs. Cells are cleaned here.
+
+    Args:
+        columns: the names of the columns, each with its width at least.
+        right: the columns of numbers.
+    """
+
+    def __init__(self, columns: Mapping[str, int], *, right: Sequence[str] = ()) -> None:
+        self._columns = columns
+        self._right = right
+        self._console = _console(sys.stdout) if is_terminal() else None
+        if self._console is None:
+            emit("\t".join(column.upper() for column in columns))
+        else:
+            self._print(self._console, [Text(column.upper(), style="bold") for column in columns])
+
+    def write(self, *cells: object) -> None:
+        """Print a row; None is an empty cell."""
+        if self._console is None:
+            emit("\t".join("" if cell is None else clean(cell) for cell in cells))
+        else:
+            self._print(self._console, [_cell(cell) for cell in cells])
+
+    def _print(self, console: Console, line: list[Text]) -> None:
+        last = len(line) - 1
+        used = 0
+        for number, (column, cell) in enumerate(zip(self._columns, line, strict=True)):
+            width = max(self._columns[column], cell.cell_len)
+            if number == last:  # the only one that is ever cut: ids are there to be copied
+                width = max(10, min(width, console.width - used))
+            cell.truncate(width, overflow="ellipsis")
+            if number != last or column in self._right:
+                cell.align("right" if column in self._right else "left", width)
+            used += width + 2
+        console.print(Text("  ").join(line), soft_wrap=True)
+
+
 def emit_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
 ) -> None:
-    """Print rows in columns: aligned for people, with tabs for programs. Cells are cleaned here.
-
-    Args:
-        columns: the names of the columns.
-        rows: cells, as many as columns; None is empty.
-        right: the columns of numbers.
-    """
-    if not is_terminal():
-        emit("\t".join(column.upper() for column in columns))
-        for row in rows:
-            emit("\t".join("" if cell is None else clean(cell) for cell in row))
-        return
-    cells = [[_cell(cell) for cell in row] for row in rows]
-    names = [Text(column.upper(), style="bold") for column in columns]
-    widths = [max(line[number].cell_len for line in (names, *cells)) for number in range(len(columns))]
-    console = _console(sys.stdout)
-    # Only the last column is ever cut: ids are there to be copied.
-    widths[-1] = max(10, min(widths[-1], console.width - sum(widths[:-1]) - 2 * len(widths[:-1])))
-    for line in (names, *cells):
-        for column, cell, width in zip(columns, line, widths, strict=True):
-            cell.truncate(width, overflow="ellipsis")
-            cell.align("right" if column in right else "left", width)
-        console.print(Text("  ").join(line), soft_wrap=True)
+    """Print a table of which all rows are there; see `TableWriter`."""
+    known = [[*row] for row in rows]
+    widths = {
+        column: max([len(column), *(_cell(row[number]).cell_len for row in known)])
+        for number, column in enumerate(columns)
+    }
+    writer = TableWriter(widths, right=right)
+    for row in known:
+        writer.write(*row)
 
 
 def emit_facts(facts: Iterable[tuple[str, object]]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from penstock.cli._output import clean, emit, emit_json
 from penstock.cli._spark import Master, StoreSchema, spark_session, stderr
 from penstock.errors import InvalidArgumentError
 
@@ -29,7 +29,9 @@ def audit(
     store_schema: StoreSchema = "penstock",
     master: Master = None,
 ) -> None:
-    """Check every change of every job against the table of legal moves and the invariants; exit 1 if one is broken.
+    """Check the journal against the rules; exit 1 if one is broken.
+
+    Every change of every job is held against the table of legal moves and the invariants.
 
     Examples:
         penstock audit --url sqlite:///jobs.db
@@ -52,13 +54,13 @@ def audit(
             shown = found.violations.limit(limit).collect()
     for row in shown:
         if as_json:
-            typer.echo(json.dumps(row.asDict(), ensure_ascii=False))
+            emit_json(row.asDict())
             continue
         what, _, rows = row["detail"].partition(" [")
         name = INVARIANTS[row["invariant"]]
-        typer.echo(f"{row['invariant']} ({name}): job {row['job_id']!r}, attempt {row['attempt']}: {what}")
+        emit(clean(f"{row['invariant']} ({name}): job {row['job_id']!r}, attempt {row['attempt']}: {what}"))
         for line in rows.removesuffix("]").split("; "):
-            typer.echo(f"    {line.encode('unicode_escape').decode() if not line.isprintable() else line}")
+            emit(f"    {clean(line)}")
     for source, archive in found.archived.items():
         if archive.rows:
             stderr.print(

@@ -42,7 +42,9 @@ def run(
     store_schema: StoreSchema = "penstock",
     master: Master = None,
 ) -> None:
-    """Move what journals have gained into a lake, and bring its tables up to date.
+    """Bring a lake up to date with journals.
+
+    What the journals have gained is moved there, and its tables are made to show it.
 
     Examples:
         penstock pipeline run --lake lake

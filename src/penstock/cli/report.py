@@ -24,7 +24,9 @@ def report(
     ] = None,
     master: Master = None,
 ) -> None:
-    """Write a page with plots of a lake: throughput, waits, failures, workers, slow jobs, flows.
+    """Write a page with plots of a lake.
+
+    Throughput, waits, failures, workers, slow jobs and flows.
 
     Examples:
         penstock report --lake lake --out report.html

@@ -12,6 +12,7 @@ import typer
 from penstock.cli._fleet import run_fleet
 from penstock.cli._loading import check_shared, load_app
 from penstock.cli._logs import LEVELS, log_to_stderr
+from penstock.cli._values import listed
 from penstock.errors import InvalidArgumentError
 from penstock.worker import Worker
 
@@ -107,8 +108,8 @@ def worker(
         isolation=isolation.value,
         grace=grace,
         stop_grace=stop_grace,
-        tags=_listed(tags),
-        types=_listed(types) or None,
+        tags=listed(tags),
+        types=listed(types) or None,
     )
     if processes != 1:
         run_fleet(processes)
@@ -118,10 +119,6 @@ def worker(
         made.run(until_idle=until_idle)
     finally:
         found.close()
-
-
-def _listed(values: list[str] | None) -> list[str]:
-    return [part for value in values or () for part in value.split(",") if part]
 
 
 def _stop_at_eof(made: Worker) -> None:

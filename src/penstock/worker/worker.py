@@ -63,6 +63,8 @@ REOPEN_SECONDS: Final = 1.0
 KILL_SECONDS: Final = 10.0
 #: How long a prefetched job may wait for a slot before another worker gets its chance.
 PREFETCH_SECONDS: Final = 5.0
+#: Characters of a result in the log.
+SHOWN_RESULT: Final = 80
 MOST_SLOTS: Final = 1_000
 MOST_PREFETCHED: Final = 100_000
 
@@ -484,16 +486,27 @@ class Worker:
 def _log_end(run: Run, outcome: Outcome) -> None:
     words = {Completed: "completed", Failed: "failed", Cancelled: "cancelled", Released: "handed back"}
     text = words[type(outcome)]
+    if not logger.isEnabledFor(logging.INFO):
+        return
     if isinstance(outcome, Failed):
         text += f" ({outcome.category}): {outcome.message.partition(chr(10))[0][:200]}"
     logger.info(
-        "%s %s, attempt %d, %s after %.3f s",
+        "%s %s, attempt %d, %s after %.3f s%s",
         run.job.type,
         run.job.id,
         run.job.attempt,
         text,
         time.monotonic() - run.started_at,
+        _shown_result(outcome),
     )
+
+
+def _shown_result(outcome: Outcome) -> str:
+    """Return a result as a log shows it: short, and not at all if there is none or it says nothing."""
+    if not isinstance(outcome, Completed) or outcome.result in (None, b"", b"null"):
+        return ""
+    text = (outcome.result or b"")[: SHOWN_RESULT + 1].decode(errors="replace")
+    return f": {text if len(text) <= SHOWN_RESULT else text[:SHOWN_RESULT] + '…'}"
 
 
 def _whole(field: str, value: object, least: int, most: int) -> int:

@@ -1,0 +1,79 @@
+"""`penstock list`: jobs, a page at a time."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from penstock.cli._output import clean, emit_json, emit_table, is_terminal, job_fields, local, note
+from penstock.cli._store import AsJson, StoreSchema, Url, open_store
+from penstock.cli._values import Tags, listed
+from penstock.job import Job, JobStatus
+
+__all__ = ["list_jobs"]
+
+PAGE: Final = 1000
+MOST: Final = 1_000_000
+
+
+def list_jobs(
+    status: Annotated[
+        JobStatus | None, typer.Option("--status", "-s", help="Only this status.", show_default=False)
+    ] = None,
+    type: Annotated[str | None, typer.Option("--type", metavar="TYPE", help="Only this type.")] = None,
+    tags: Tags = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=MOST, help="At most so many.")] = 50,
+    after: Annotated[
+        str | None,
+        typer.Option("--after", metavar="ID", help="Go on behind this job, the last one of the page before."),
+    ] = None,
+    url: Url = None,
+    store_schema: StoreSchema = None,
+    as_json: AsJson = False,
+) -> None:
+    """List jobs, oldest first.
+
+    Payloads and results are left to `penstock show`.
+
+    Examples:
+        penstock list --status failed
+        penstock list --type resize --tags gpu --limit 200
+        penstock list --json | jq -r .id
+    """
+    found: list[Job] = []
+    with open_store(url, store_schema) as backend:
+        while len(found) < limit:
+            page = backend.list_jobs(
+                status=status,
+                type=type,
+                tags=listed(tags),
+                after=found[-1].id if found else after,
+                limit=min(PAGE, limit - len(found)),
+            )
+            found += page
+            if len(page) < PAGE:
+                break
+    if as_json:
+        for job in found:
+            emit_json(job_fields(job, whole=False))
+        return
+    emit_table(
+        ["id", "type", "status", "attempt", "created", "tags", "error"],
+        [
+            (
+                job.id,
+                job.type,
+                job.status,
+                job.attempt,
+                local(job.created_at),
+                ",".join(job.tags),
+                job.error_message.partition("\n")[0],
+            )
+            for job in found
+        ],
+        right=["attempt"],
+    )
+    if len(found) == limit and is_terminal(sys.stderr):
+        note(f"there may be more: --after {clean(found[-1].id)}")
