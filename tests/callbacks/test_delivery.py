@@ -1,6 +1,7 @@
 """Callbacks over real sockets, from real stores: told at least once, with one id, and nobody waits for a dead host."""
 
 import os
+import queue as queues
 import shutil
 import signal
 import socket
@@ -13,12 +14,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.callbacks.conftest import QUICK, SECRET, Endpoint, end, status, until
+from tests.callbacks.conftest import DEADLINE, QUICK, SECRET, Endpoint, end, status, until
 
 import penstock
 from penstock import RetryPolicy
 from penstock.backends.base import CALLBACKS
 from penstock.callbacks import CallbackDelivery, posting, verify
+from penstock.callbacks.lookups import LookUps
 from penstock.errors import InvalidArgumentError, QueueClosedError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -169,14 +171,15 @@ def test_the_offset_is_kept_when_it_ends(queue, endpoint, deliver):
 # -- hosts that misbehave ---------------------------------------------------------------------------------------
 
 
-def test_an_endpoint_that_hangs_blocks_no_other(queue, endpoint, other_endpoint, deliver):
+@pytest.mark.parametrize("per_host", [1, 3])
+def test_an_endpoint_that_hangs_blocks_no_other(queue, endpoint, other_endpoint, deliver, per_host):
     """F33: of a host only a few are on their way at a time."""
     endpoint.answer(*[endpoint.hang] * 30)
-    delivery = deliver(concurrency=4, timeout=60)  # longer than the test would wait
+    delivery = deliver(concurrency=4, per_host=per_host, timeout=60)  # longer than the test would wait
     for _ in range(10):
         end(queue, endpoint.url())
-    endpoint.next()
-    endpoint.next()
+    for _ in range(per_host):
+        endpoint.next()
     for _ in range(10):
         end(queue, other_endpoint.url())
     assert len({other_endpoint.next().id for _ in range(10)}) == 10
@@ -210,6 +213,55 @@ def test_an_answer_that_does_not_come_ends_the_attempt(queue, endpoint, deliver)
     deliver(timeout=0.2, retry=RetryPolicy(max_attempts=1))
     end(queue, endpoint.url())
     assert "Timeout" in first_error(queue)
+
+
+def test_a_name_that_is_never_resolved_ends_the_attempt_and_blocks_no_other(queue, endpoint, deliver):
+    """A name server that does not answer: nobody can interrupt the system's resolver."""
+    released = threading.Event()
+
+    def resolver(host, port, **_):
+        if host == "silent.example":
+            released.wait(DEADLINE)
+        return [(0, 0, 0, "", ("127.0.0.1", port))]
+
+    try:
+        delivery = deliver(timeout=0.3, concurrency=1, resolver=resolver, retry=RetryPolicy(max_attempts=1))
+        end(queue, endpoint.url(host="silent.example"))
+        assert first_error(queue) == "TimeoutError: the name silent.example was not resolved within 0.3 s"
+        end(queue, endpoint.url(host="fine.example"))
+        assert endpoint.next().headers["host"].startswith("fine.example")
+        delivery.close()
+        assert not released.is_set(), "closing does not wait for it either"
+    finally:
+        released.set()
+
+
+def test_look_ups_that_hang_are_counted():
+    """However many names hang, threads do not pile up."""
+    released = threading.Event()
+    asked = queues.SimpleQueue()
+
+    def resolver(host, port, **_):
+        asked.put(host)
+        released.wait(DEADLINE)
+        return [(0, 0, 0, "", (host, port))]
+
+    look_ups = LookUps(resolver, deliveries=1)
+    for number in range(4):
+        with pytest.raises(TimeoutError):
+            look_ups.within(0.001)(f"host-{number}", 80)
+    with pytest.raises(OSError, match="4 look-ups of names have not been answered yet"):
+        look_ups.within(0.001)("host-5", 80)
+    released.set()
+    assert {asked.get(timeout=DEADLINE) for _ in range(4)} == {f"host-{number}" for number in range(4)}
+
+    def answered():
+        try:
+            return look_ups.within(DEADLINE)("late", 80)
+        except OSError:  # the others are still on their way out
+            return None
+
+    assert until(answered) == [(0, 0, 0, "", ("late", 80))]
 
 
 def test_an_answer_that_trickles_in_ends_the_attempt_too(queue, endpoint, deliver):

@@ -34,6 +34,7 @@ import msgspec
 from penstock.backends.base import CALLBACKS, Backend, Delivery
 from penstock.callbacks.addresses import Policy, RefusedUrlError, Resolver, check_policy, lane_of, resolve
 from penstock.callbacks.events import CONTENT_TYPE, MAX_RESULT, event_id, event_of, read_secrets, signature
+from penstock.callbacks.lookups import LookUps
 from penstock.callbacks.posting import Answer, post
 from penstock.errors import InvalidArgumentError, PenstockError, QueueClosedError, shown
 from penstock.policy import RetryPolicy, duration
@@ -73,7 +74,7 @@ class CallbackDelivery:
         retry: how often and when a delivery is tried again; twelve times over about a day.
         concurrency: deliveries on their way at a time.
         per_host: of these, to one host and port.
-        timeout: seconds for one attempt, from the connection to the answer's head.
+        timeout: seconds for one attempt, from the look-up of the name to the answer's head.
         lease: seconds after which another process takes over from one that is gone.
         resolver: resolves names; `socket.getaddrinfo`.
         tls: what is trusted; the system's authorities.
@@ -103,7 +104,7 @@ class CallbackDelivery:
         self._per_host = _count("per_host", per_host)
         self._timeout = duration(timeout, "timeout", positive=True).total_seconds()
         self._lease = duration(lease, "lease", positive=True).total_seconds()
-        self._resolver = resolver
+        self._look_ups = LookUps(resolver, self._concurrency)
         self._tls = tls
         self._holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
         self._store_id = ""
@@ -294,7 +295,8 @@ class CallbackDelivery:
             self._wake.set()
 
     def _post(self, delivery: Delivery) -> Answer:
-        target = resolve(delivery.url, self._policy, self._resolver)
+        end_at = time.monotonic() + self._timeout
+        target = resolve(delivery.url, self._policy, self._look_ups.within(self._timeout))
         timestamp = int(self._backend.now().timestamp())
         headers = {
             "Content-Type": CONTENT_TYPE,
@@ -305,7 +307,10 @@ class CallbackDelivery:
         if self._keys:
             headers["webhook-signature"] = signature(self._keys, delivery.event_id, timestamp, delivery.body)
         assert self._tls is not None  # noqa: S101  # made by start()
-        return post(target, headers, delivery.body, seconds=self._timeout, tls=self._tls)
+        left = end_at - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no time was left after the look-up of the name")
+        return post(target, headers, delivery.body, seconds=left, tls=self._tls)
 
     def _judge(self, delivery: Delivery, answer: Answer) -> None:
         if 200 <= answer.status < 300:
