@@ -26,6 +26,7 @@ from penstock import (
     Queue,
     QueueClosedError,
     StaleAttemptError,
+    _emitter,
     cancel_scope,
 )
 from penstock.testing.conformance.queue_support import nothing_comes, until
@@ -218,19 +219,26 @@ def test_a_stream_closed_by_its_own_consumer_ends(queue: Queue) -> None:
     assert seen == ["a"]
 
 
-def test_a_subscriber_may_close_a_stream(queue: Queue) -> None:
-    """The dispatcher itself tells of a claim; it cannot wait for itself."""
-    stream = queue.stream_jobs("worker")
-    closed = threading.Event()
+def test_a_subscriber_may_close_a_stream(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dispatcher itself tells of a claim that it has made; it cannot wait for itself."""
+    monkeypatch.setattr(_emitter, "GRACE_SECONDS", 2 * SOON)  # so that nobody else tells
+    put(queue, "a")  # before there is a stream: what comes later is claimed, and told, by whoever puts it in
+    opened, closed = threading.Event(), threading.Event()
+    streams: list[JobStream] = []
+    tellers: list[str] = []
 
-    def close(event: penstock.Event) -> None:
-        stream.close()
+    def close(_event: penstock.Event) -> None:
+        assert opened.wait(SOON)
+        tellers.append(threading.current_thread().name)
+        streams[0].close()
         closed.set()
 
     queue.events.subscribe(penstock.EventKind.JOB_STARTED, close)
-    put(queue, "a")
+    streams.append(queue.stream_jobs("worker"))
+    opened.set()
     assert closed.wait(SOON)
-    until(lambda: queue.get_job("a").status is JobStatus.FAILED_RETRY)
+    assert tellers == ["penstock-dispatch"]
+    assert queue.get_job("a").status is JobStatus.FAILED_RETRY
 
 
 # -- many ---------------------------------------------------------------------------------------------------------
