@@ -196,6 +196,28 @@ def test_an_outcome_that_nobody_can_tell_is_said_to_be_unknown(through, relay, m
     assert caught.value.outcome_unknown
 
 
+def test_an_outcome_is_asked_for_as_long_as_the_call_may_take(through, relay, monkeypatch, open_store):
+    """Q55: a server that restarts slowly, under load, is no reason for an error."""
+    plain = open_store()
+    backend = through(timeout=60.0)
+    monkeypatch.setattr("penstock.backends.postgres.store._RESOLVE_SECONDS", 0.1)
+    backend.enqueue_job(Job(id="a", type="t", key="k"))
+    relay.cut_at = b"COMMIT\0"
+    original = backend._store._resolve
+    door, aside = relay.folder / ".s.PGSQL.5432", relay.folder / "aside"
+    returns = threading.Timer(1.0, lambda: aside.rename(door))
+
+    def resolve(*args):
+        door.rename(aside)
+        returns.start()
+        return original(*args)
+
+    backend._store._resolve = resolve
+    assert backend.enqueue_job(Job(id="b", type="t", key="k")) == "b"
+    assert relay.cuts == 1
+    assert plain.get_job("b").key == ("k",)
+
+
 def test_sessions_that_the_server_ends_are_replaced(backend, admin):
     """Q55 (F4): idle ones and, with it, everything the pool held."""
     for number in range(10):

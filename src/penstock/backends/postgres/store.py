@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -56,6 +57,7 @@ logger = logging.getLogger("penstock")
 T = TypeVar("T")
 
 _MOST_COLLISIONS: Final = 20
+#: What became of a commit is asked for as long as the call may take, and at least for so long.
 _RESOLVE_SECONDS: Final = 10.0
 #: Milliseconds by which the server waits longer than the caller, who must find its own time over when the server gives up.
 _AFTER_THE_CALLER: Final = 20
@@ -288,21 +290,28 @@ class PostgresStore(Store):
                         _RunAgainError(error) if faults.is_transient(error) else faults.translate(error)
                     ) from error
                 if tx.xid is not None:
-                    self._resolve(tx.xid, tx, error)
+                    left = connection.deadline - time.monotonic()
+                    self._resolve(tx.xid, tx, error, max(left, _RESOLVE_SECONDS))
             ticket.news = tx.changes
             for remember in tx.after_commit:
                 remember()
             before_told()
 
-    def _resolve(self, xid: str, tx: PostgresTransaction, cause: psycopg.Error) -> None:
+    def _resolve(self, xid: str, tx: PostgresTransaction, cause: psycopg.Error, seconds: float) -> None:
         """Find out whether a transaction was committed whose connection broke during COMMIT.
+
+        Args:
+            xid: the transaction's number.
+            tx: the transaction.
+            cause: what broke the connection.
+            seconds: for how long to ask: the server may be restarting.
 
         Raises:
             _RunAgainError: it was not.
             BackendError: nobody can say (`outcome_unknown`).
         """
         self._pool.forget_idle()
-        patience = Patience(_RESOLVE_SECONDS, obeys_scope=False)
+        patience = Patience(seconds, obeys_scope=False)
         while True:
             try:
                 status = self._read_once(
