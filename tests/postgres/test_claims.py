@@ -8,9 +8,10 @@ import psycopg
 import pytest
 
 import penstock
+from penstock.backends._rows import encode_strings
 from penstock.backends._store import Claim, DuplicateIdError, Reach
-from penstock.backends.postgres import fast
-from penstock.backends.postgres.connection import Patience
+from penstock.backends.postgres import fast, reading
+from penstock.backends.postgres.connection import PLANNER, Patience
 from penstock.backends.postgres.floors import lanes
 from penstock.backends.postgres.overview import read_overview
 from penstock.job import Job, Priority
@@ -490,3 +491,20 @@ def test_a_claim_that_meets_due_jobs_takes_the_most_urgent_first(open_store):
         for filters in ({}, {"types": ["t"]}, {"types": ["t", "u"]}, {"tags": ["a", "b"]}, {"tags": ["a"]})
     ]
     assert taken == ["due-0", "due-1", "due-2", "due-3", "ready"]
+
+
+def test_what_waits_in_a_key_is_found_by_its_index(large, postgres_url):
+    """B18: whatever else waits, for a turn in other keys too."""
+    large.enqueue_jobs([Job.new("t", key=f"crowd-{number % 7}") for number in range(2000)])
+    large.enqueue_jobs([Job.new("t", key="few") for _ in range(3)])
+    assert large.count_keyed("few") == 3
+    options = "-c search_path=large " + " ".join(f"-c {name}={value}" for name, value in PLANNER.items())
+    with psycopg.connect(postgres_url, options=options) as connection:
+        for query in (
+            "SELECT count(*) FROM job " + reading._waiting("key", None),
+            "SELECT id FROM job " + reading._waiting("key", "t") + " AND seq <= %(upto)s LIMIT %(limit)s",
+        ):
+            given = {"key": encode_strings(("few",)), "type": "t", "upto": 10**9, "limit": 1000}
+            plan = generic_plan(connection, query, given)
+            assert [each["Index Name"] for each in nodes(plan) if "Index Name" in each] == ["job_key"]
+            assert buffers([(query, plan)]) < 30

@@ -37,14 +37,16 @@ def test_a_job_taken_while_its_queue_is_cleared_goes_on(
 ) -> None:
     """What was seen waiting may run by the time it is cancelled."""
     job = documents.enqueue(*HERE, 1)
-    waiting = documents._waiting
+    backend = documents.queue.backend
+    real = backend.list_keyed
 
-    def seen_then_taken(key: Key | None = None) -> list[str]:
-        found = waiting(key)
-        assert documents.dequeue(*HERE).id == job.id
+    def seen_then_taken(*args: Any, **filters: Any) -> list[str]:
+        found = real(*args, **filters)
+        if found:
+            assert documents.dequeue(*HERE).id == job.id
         return found
 
-    monkeypatch.setattr(documents, "_waiting", seen_then_taken)
+    monkeypatch.setattr(backend, "list_keyed", seen_then_taken)
     documents.clear(*HERE)
     assert documents.queue.get_job(job.id).status is JobStatus.RUNNING
 
@@ -158,21 +160,38 @@ def test_jobs_that_end_without_a_report_are_forgotten(
     assert documents._attempts[kept.id] == 1
 
 
-def test_a_job_deleted_while_its_queue_is_counted_disturbs_nobody(
+def test_clearing_ends_however_much_is_put_in_meanwhile(
     documents: DocumentQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(documents_queue, "_PAGE", 2)
     jobs = [documents.enqueue(*HERE, number) for number in range(5)]
-    real = documents.queue.list_jobs
+    cancel = documents.queue.cancel_jobs
 
-    def list_then_delete(**filters: Any) -> list[Job]:
-        page = real(**filters)
-        if jobs and page and page[-1].id == jobs[1].id:
-            documents.queue.cancel_jobs(job_ids=[jobs[1].id])
-            documents.queue.delete_jobs(job_ids=[jobs[1].id])
-            jobs.clear()
-        return page
+    def cancel_then_put(**what: Any) -> tuple[list[str], list[str]]:
+        done = cancel(**what)
+        documents.enqueue(*HERE, "more")
+        return done
 
-    monkeypatch.setattr(documents.queue, "list_jobs", list_then_delete)
-    assert documents.size(*HERE) in (4, 5)
-    assert documents.total_size() == 4
+    monkeypatch.setattr(documents.queue, "cancel_jobs", cancel_then_put)
+    documents.clear(*HERE)
+    assert documents.size(*HERE) == 3
+    assert {documents.queue.get_job(job.id).status for job in jobs} == {JobStatus.UNSCHEDULED}
+
+
+def test_a_document_is_looked_at_without_looking_at_others(
+    documents: DocumentQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B18: no page of jobs is read, with payloads and all, to count them or to cancel them."""
+    documents.queue.enqueue_jobs([Job.new("mail", key=Key("other")) for _ in range(20)])
+    documents.enqueue(*HERE, 1)
+    documents.enqueue("doc", "global", "draft", 2)
+
+    def refuse(**_filters: Any) -> list[Job]:
+        raise AssertionError("jobs were listed")
+
+    monkeypatch.setattr(documents.queue.backend, "list_jobs", refuse)
+    assert (documents.size(*HERE), documents.total_size()) == (1, 2)
+    documents.clear(*HERE)
+    assert (documents.size(*HERE), documents.total_size()) == (0, 1)
+    documents.clear_all()
+    assert documents.total_size() == 0

@@ -752,6 +752,21 @@ class EngineBackend(OutboxVerbs):
         with damage_named():
             return [job_of(row, *blobs, now) for row, blobs in rows]
 
+    def count_keyed(self, key: Key | str | None = None, *, type: str | None = None) -> int:
+        wanted = _checked_key(key)
+        arguments.optional_text("type", type, arguments.MAX_TYPE)
+        checkpoint()
+        return self._store.count_keyed(wanted, type)
+
+    def list_keyed(
+        self, key: Key | str | None = None, *, type: str | None = None, upto: int, limit: int = 1000
+    ) -> list[str]:
+        wanted = _checked_key(key)
+        arguments.optional_text("type", type, arguments.MAX_TYPE)
+        arguments.limit(limit)
+        checkpoint()
+        return self._store.list_keyed(wanted, type, upto, limit)
+
     def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
         if type(after) is not int or after < 0:
             raise InvalidArgumentError(
@@ -1056,6 +1071,11 @@ class _ClockWatch:
         return steady >= self._distrust_until
 
 
+def _checked_key(key: Key | str | None) -> str | None:
+    wanted = arguments.key_filter(key)
+    return None if wanted is None else encode_strings(wanted)
+
+
 def _checked_claim(
     assignee_id: str,
     tags: Sequence[str],
@@ -1065,13 +1085,12 @@ def _checked_claim(
     job_ids: Sequence[str] | None,
     owner: str | None,
 ) -> Claim:
-    wanted_key = arguments.key_filter(key)
     return Claim(
         assignee_id=arguments.assignee(assignee_id),
         tags=arguments.tags(tags),
         limit=arguments.limit(limit),
         types=arguments.types(types),
-        key=None if wanted_key is None else encode_strings(wanted_key),
+        key=_checked_key(key),
         job_ids=None if job_ids is None else arguments.job_ids(job_ids),
         owner=arguments.optional_text("owner", owner, arguments.MAX_ID),
     )

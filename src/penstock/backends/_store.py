@@ -490,6 +490,14 @@ class Store(ABC):
         """Return a page in insertion order; JobNotFoundError if `after` does not exist."""
 
     @abstractmethod
+    def count_keyed(self, key: str | None, type: str | None) -> int:
+        """See `Backend.count_keyed`."""
+
+    @abstractmethod
+    def list_keyed(self, key: str | None, type: str | None, upto: int, limit: int) -> list[str]:
+        """See `Backend.list_keyed`."""
+
+    @abstractmethod
     def stats(self, tags: Sequence[str]) -> JobStats: ...
 
     @abstractmethod

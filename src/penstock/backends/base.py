@@ -16,6 +16,7 @@ Words used below:
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -912,6 +913,35 @@ class Backend(ABC):
     def statuses(self, job_ids: Sequence[str]) -> dict[str, tuple[JobStatus, int]]:
         """Return status and attempt of those of the jobs that exist; cheaper than the jobs themselves."""
         return {job_id: (job.status, job.attempt) for job_id, job in self.get_jobs(job_ids).items()}
+
+    def count_keyed(self, key: Key | str | None = None, *, type: str | None = None) -> int:
+        """Count the jobs of a key, or of all keys, that wait: for their turn, time or dependencies, or to be taken.
+
+        Ours look at the waiting jobs of that key alone; for all keys, at those that have one.
+        """
+        return sum(1 for _ in self._waiting_keyed(key, type))
+
+    def list_keyed(
+        self, key: Key | str | None = None, *, type: str | None = None, upto: int, limit: int = 1000
+    ) -> list[str]:
+        """Return the ids of up to `limit` of the jobs that `count_keyed` counts, in no order.
+
+        Args:
+            key: only this key.
+            type: only this type.
+            upto: only those whose insertion number (`jobs_span`) is not above this.
+            limit: at most so many.
+        """
+        del upto  # jobs do not tell their numbers: whoever asks here may get later ones
+        return [job.id for job in itertools.islice(self._waiting_keyed(key, type), limit)]
+
+    def _waiting_keyed(self, key: Key | str | None, type: str | None) -> Iterator[Job]:
+        wanted, page = Key.of(key), self.list_jobs(type=type, limit=_PAGE)
+        while page:
+            for job in page:
+                if job.key is not None and wanted in (None, job.key) and job.status.is_eligible:
+                    yield job
+            page = self.list_jobs(type=type, after=page[-1].id, limit=_PAGE)
 
     def next_due(self) -> float | None:
         """Return in how many seconds the next delayed job is due (0 if one is); None if there is none or it is unknown."""

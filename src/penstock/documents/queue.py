@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock._json import encode_json
-from penstock.errors import InvalidArgumentError, JobNotFoundError, PenstockError, shown
+from penstock.errors import InvalidArgumentError, PenstockError, shown
 from penstock.flow import Flow, flatten
-from penstock.job import FINAL, Job, JobStatus, Key
+from penstock.job import FINAL, Job, Key
 from penstock.policy import FailureCategory
 from penstock.queue import Queue, stored_jobs
 from penstock.scope import shielded
@@ -116,11 +116,11 @@ class DocumentQueue:
 
     def size(self, document_id: str, scope: str, branch: str) -> int:
         """Return how many jobs of a sub-queue wait, parents included, the running one not."""
-        return len(self._waiting(_key(document_id, scope, branch)))
+        return self.queue.backend.count_keyed(_key(document_id, scope, branch))
 
     def total_size(self) -> int:
         """Return how many jobs of all sub-queues wait."""
-        return len(self._waiting())
+        return self.queue.backend.count_keyed(type=DOCUMENT_TYPE)
 
     def remove(self, job_id: str) -> bool:
         """Cancel a waiting job; False if it is not waiting or does not exist."""
@@ -129,11 +129,11 @@ class DocumentQueue:
 
     def clear(self, document_id: str, scope: str, branch: str) -> None:
         """Cancel all waiting jobs of a sub-queue."""
-        self._cancel(self._waiting(_key(document_id, scope, branch)))
+        self._clear(_key(document_id, scope, branch))
 
     def clear_all(self) -> None:
         """Cancel all waiting jobs."""
-        self._cancel(self._waiting())
+        self._clear(None)
 
     # -- blocking -----------------------------------------------------------------------------------------------
 
@@ -186,28 +186,13 @@ class DocumentQueue:
             if self._attempts.get(job_id) == attempt:
                 self._attempts.pop(job_id, None)
 
-    def _waiting(self, key: Key | None = None) -> list[str]:
-        """Return the ids of what waits: in one sub-queue, or of all document jobs."""
-        found: dict[str, None] = {}
-        for status in (JobStatus.INITIAL_PENDING, JobStatus.FAILED_RETRY, JobStatus.UNKNOWN_RETRY):
-            after: str | None = None
-            while True:
-                try:
-                    page = self.queue.list_jobs(
-                        status=status, type=DOCUMENT_TYPE if key is None else None, after=after, limit=_PAGE
-                    )
-                except JobNotFoundError:
-                    after = None  # deleted since we saw it: from the beginning
-                    continue
-                found |= {job.id: None for job in page if key is None or job.key == key}
-                if len(page) < _PAGE:
-                    break
-                after = page[-1].id
-        return list(found)
-
-    def _cancel(self, ids: list[str]) -> None:
-        for start in range(0, len(ids), _PAGE):
-            self.queue.cancel_jobs(job_ids=ids[start : start + _PAGE], waiting_only=True)
+    def _clear(self, key: Key | None) -> None:
+        """Cancel what waits now; what is put in meanwhile may stay."""
+        backend = self.queue.backend
+        _, upto = backend.jobs_span()
+        type_ = DOCUMENT_TYPE if key is None else None
+        while ids := backend.list_keyed(key, type=type_, upto=upto, limit=_PAGE):
+            self.queue.cancel_jobs(job_ids=ids, waiting_only=True)
 
 
 def _key(document_id: str, scope: str, branch: str) -> Key:

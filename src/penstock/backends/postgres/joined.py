@@ -185,6 +185,8 @@ class JoinedStore(Store):
 
     # The backend refuses the verbs that would come to these.
     list_jobs = _refuse("list_jobs")
+    count_keyed = _refuse("count_keyed")
+    list_keyed = _refuse("list_keyed")
     stats = _refuse("get_job_stats")
     overview = _refuse("overview")
     has_work = _refuse("has_work")

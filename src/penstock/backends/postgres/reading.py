@@ -50,6 +50,32 @@ def fetch_jobs(
     return _jobs(connection, query, {"ids": list(ids)})
 
 
+def count_keyed(connection: BoundedConnection, sql: Statements, key: str | None, type: str | None) -> int:
+    """Count the waiting jobs of a key, or of all keys."""
+    query = sql.text("SELECT count(*) FROM {schema}.job " + _waiting(key, type))
+    found = connection.execute(query, {"key": key, "type": type}).fetchone()
+    return 0 if found is None else int(found[0])
+
+
+def list_keyed(
+    connection: BoundedConnection, sql: Statements, key: str | None, type: str | None, upto: int, limit: int
+) -> list[str]:
+    """Return ids of waiting jobs of a key, or of all keys, in no order."""
+    query = sql.text(
+        "SELECT id FROM {schema}.job " + _waiting(key, type) + " AND seq <= %(upto)s LIMIT %(limit)s"
+    )
+    given = {"key": key, "type": type, "upto": upto, "limit": limit}
+    return [job_id for (job_id,) in connection.execute(query, given)]
+
+
+def _waiting(key: str | None, type: str | None) -> str:
+    # Written so that the index of unfinished jobs by key serves it.
+    return (
+        f"WHERE {'key IS NOT NULL' if key is None else 'key = %(key)s'} AND closed = 0"
+        " AND status NOT IN ('running', 'cancelling')" + ("" if type is None else " AND type = %(type)s")
+    )
+
+
 def list_jobs(
     connection: BoundedConnection,
     sql: Statements,

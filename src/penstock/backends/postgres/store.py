@@ -459,6 +459,14 @@ class PostgresStore(Store):
         )
         return found, now if self._clock is None else to_micros(self._clock.now())
 
+    def count_keyed(self, key: str | None, type: str | None) -> int:
+        return self.run(lambda connection: reading.count_keyed(connection, self.context.sql, key, type))
+
+    def list_keyed(self, key: str | None, type: str | None, upto: int, limit: int) -> list[str]:
+        return self.run(
+            lambda connection: reading.list_keyed(connection, self.context.sql, key, type, upto, limit)
+        )
+
     def stats(self, tags: Sequence[str]) -> JobStats:
         wanted = tuple(tags)
         if len(wanted) > 1:

@@ -42,6 +42,27 @@ _READY_WITH_TAG: Final = f"SELECT 1 FROM ready_tag CROSS JOIN job ON job.seq = r
 Counts = list[tuple[str, int, int]]
 
 
+def count_keyed(cursor: apsw.Cursor, key: str | None, type: str | None) -> int:
+    """Count the waiting jobs of a key, or of all keys."""
+    found = fetch(cursor, f"SELECT count(*) FROM job {_waiting(key, type)}", {"key": key, "type": type})
+    return int(found[0][0])
+
+
+def list_keyed(cursor: apsw.Cursor, key: str | None, type: str | None, upto: int, limit: int) -> list[str]:
+    """Return ids of waiting jobs of a key, or of all keys, in no order."""
+    query = f"SELECT id FROM job {_waiting(key, type)} AND seq <= :upto LIMIT :limit"
+    given = {"key": key, "type": type, "upto": upto, "limit": limit}
+    return [job_id for (job_id,) in fetch(cursor, query, given)]
+
+
+def _waiting(key: str | None, type: str | None) -> str:
+    # Written so that the index of unfinished jobs by key serves it.
+    return (
+        f"INDEXED BY job_key WHERE {'key IS NOT NULL' if key is None else 'key = :key'} AND closed = 0"
+        " AND status NOT IN ('running', 'cancelling')" + ("" if type is None else " AND type = :type")
+    )
+
+
 def select_page(
     cursor: apsw.Cursor,
     status: str | None,

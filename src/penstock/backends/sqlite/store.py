@@ -35,7 +35,9 @@ from penstock.backends.sqlite.overview import read_overview
 from penstock.backends.sqlite.reading import (
     count_by_tag,
     count_by_tags,
+    count_keyed,
     has_work,
+    list_keyed,
     ready_tags,
     ready_types,
     select_page,
@@ -160,6 +162,12 @@ class SqliteStore(Store):
             lambda cursor: _with_blobs(cursor, select_page(cursor, status, type, tags, after, limit))
         )
         return found, self.now()
+
+    def count_keyed(self, key: str | None, type: str | None) -> int:
+        return self._read(lambda cursor: count_keyed(cursor, key, type))
+
+    def list_keyed(self, key: str | None, type: str | None, upto: int, limit: int) -> list[str]:
+        return self._read(lambda cursor: list_keyed(cursor, key, type, upto, limit))
 
     def stats(self, tags: Sequence[str]) -> JobStats:
         if len(tags) > 1:

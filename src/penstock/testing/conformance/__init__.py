@@ -73,7 +73,7 @@ from penstock.testing.conformance.queue_streams import (
 )
 from penstock.testing.conformance.queue_support import QueueSuite
 from penstock.testing.conformance.queue_verbs import Draining, Events, Flows, Submitting
-from penstock.testing.conformance.reading import Idleness, Listing, Reading
+from penstock.testing.conformance.reading import Idleness, Keyed, Listing, Reading
 from penstock.testing.conformance.reporting import (
     Completing,
     Failing,
@@ -157,6 +157,7 @@ FAMILIES: tuple[type[Suite], ...] = (
     Overviews,
     Intakes,
     Reading,
+    Keyed,
     Listing,
     Idleness,
     Listening,

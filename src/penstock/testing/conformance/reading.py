@@ -9,7 +9,7 @@ import pytest
 
 from penstock.backends.base import Backend
 from penstock.errors import InvalidArgumentError, JobNotFoundError
-from penstock.job import JobState, JobStatus, ProcessStatus
+from penstock.job import JobState, JobStatus, Key, ProcessStatus
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._support import (
     MISSING,
@@ -159,6 +159,40 @@ class Reading(Suite):
         backend.complete_job("job")
         clock.advance(1)
         assert backend.get_job("job").updated_at == moments[-1]
+
+
+class Keyed(Suite):
+    """count_keyed and list_keyed: what waits in a key, or in all of them (R2)."""
+
+    def test_what_waits_in_a_key_is_counted_and_listed(self, backend: Backend, clock: ManualClock) -> None:
+        """R2, R3: whatever it waits for; what runs or has ended is not among it."""
+        put(backend, "running", key=Key("k"))
+        claim(backend, "running")
+        put(backend, "ended", key=Key("k"))
+        backend.cancel_jobs(job_ids=["ended"])
+        put(backend, "turn", type="mail", key=Key("k"))
+        put(backend, "later", key=Key("k"), run_at=clock.now() + timedelta(days=1))
+        put(backend, "after", type="mail", key=Key("other", "k"), after=["turn"])
+        put(backend, "held", key=Key("other", "k"), held=True)
+        put(backend, "keyless", type="mail")
+        upto = backend.jobs_span()[1]
+        for key, type_, found in (
+            ("k", None, ["turn", "later"]),
+            (Key("k"), "mail", ["turn"]),
+            (Key("other", "k"), None, ["after", "held"]),
+            (None, "mail", ["turn", "after"]),
+            (None, None, ["turn", "later", "after", "held"]),
+            ("nobody", None, []),
+        ):
+            assert backend.count_keyed(key, type=type_) == len(found)
+            assert sorted(backend.list_keyed(key, type=type_, upto=upto)) == sorted(found)
+        assert len(backend.list_keyed(upto=upto, limit=3)) == 3
+
+    @pytest.mark.parametrize("key", [5, b"k", "", []], ids=repr)
+    def test_what_is_no_key_is_refused(self, backend: Backend, key: Any) -> None:
+        for call in (lambda: backend.count_keyed(key), lambda: backend.list_keyed(key, upto=1)):
+            with refused(backend, InvalidArgumentError):
+                call()
 
 
 class Listing(Suite):
