@@ -9,9 +9,19 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from penstock.backends.base import Backend
 from penstock.clock import Clock
 from penstock.errors import InvalidArgumentError, shown
+from penstock.overview import MigrationStep
 from penstock.queue import Queue
 
-__all__ = ["connect", "default_url", "open_backend", "postgres_location", "sqlite_file"]
+__all__ = [
+    "connect",
+    "default_url",
+    "list_migrations",
+    "migrate_store",
+    "migration_script",
+    "open_backend",
+    "postgres_location",
+    "sqlite_file",
+]
 
 
 def default_url() -> str:
@@ -56,6 +66,76 @@ def open_backend(url: str | None = None, *, clock: Clock | None = None, **option
         BackendError: the store cannot be opened.
     """
     url = default_url() if url is None else url
+    if _is_postgres(url):
+        _check_driver()
+        from penstock.backends.postgres import open_postgres
+
+        location, in_url = postgres_location(url)
+        return open_postgres(location, clock=clock, options=_merged(in_url, options))
+    from penstock.backends.sqlite import open_sqlite
+
+    path, in_url = _sqlite_location(url)
+    _check_known(in_url)
+    return open_sqlite(path, clock=clock, options=_merged(in_url, options))
+
+
+def list_migrations(url: str | None = None, *, schema: str | None = None) -> list[MigrationStep]:
+    """Return every step of a store's schema, applied or not; changes nothing, also if there is no store.
+
+    Args:
+        url: as for `open_backend`.
+        schema: of a PostgreSQL store.
+
+    Raises:
+        InvalidArgumentError: the url or the schema is wrong, or names a file that does not exist.
+        BackendError: the store cannot be reached.
+    """
+    url = default_url() if url is None else url
+    if _is_postgres(url):
+        _check_driver()
+        from penstock.backends.postgres import list_steps as list_schema_steps
+
+        return list_schema_steps(*_place(url, schema))
+    from penstock.backends.sqlite import list_steps
+
+    return list_steps(_file(url))
+
+
+def migrate_store(url: str | None = None, *, schema: str | None = None) -> list[int]:
+    """Bring a store to the version this code needs, making it if there is none; return the steps applied.
+
+    Each step is one transaction; several processes may try at once.
+
+    Raises:
+        InvalidArgumentError: the url or the schema is wrong.
+        BackendError: the store cannot be reached, or is so new that this code may not touch it.
+    """
+    url = default_url() if url is None else url
+    if _is_postgres(url):
+        _check_driver()
+        from penstock.backends.postgres import migrate
+
+        return migrate(*_place(url, schema))
+    from penstock.backends.sqlite import migrate_file
+
+    return migrate_file(_file(url))
+
+
+def migration_script(url: str | None = None, *, schema: str | None = None, after: int = 0) -> str:
+    """Return the SQL of all steps above `after` for a store of that kind; reaches for no store."""
+    url = default_url() if url is None else url
+    if _is_postgres(url):
+        _check_driver()
+        from penstock.backends.postgres import migration_sql as schema_migration_sql
+
+        return schema_migration_sql(_place(url, schema)[1], after=after)
+    from penstock.backends.sqlite import migration_sql
+
+    return migration_sql(after)
+
+
+def _is_postgres(url: str) -> bool:
+    """Whether a url names a PostgreSQL store, False for SQLite; refuse what names neither."""
     if not isinstance(url, str):
         raise InvalidArgumentError(f"url must be a string, got {shown(url)}", field="url", value=url)
     if "\0" in url:
@@ -64,25 +144,44 @@ def open_backend(url: str | None = None, *, clock: Clock | None = None, **option
         )
     scheme = url.partition(":")[0].lower()
     if scheme in ("memory", "sqlite"):
-        from penstock.backends.sqlite import open_sqlite
-
-        path, in_url = _sqlite_location(url)
-        _check_known(in_url)
-        return open_sqlite(path, clock=clock, options=_merged(in_url, options))
+        return False
     if scheme in ("postgresql", "postgres"):
-        try:
-            from penstock.backends.postgres import open_postgres
-        except ImportError as error:
-            raise InvalidArgumentError(
-                "PostgreSQL needs an extra: pip install 'penstock[postgres]'", field="url", value=scheme
-            ) from error
-        location, in_url = postgres_location(url)
-        return open_postgres(location, clock=clock, options=_merged(in_url, options))
+        return True
     raise InvalidArgumentError(
         f"url must begin with memory:, sqlite:/// or postgresql://, got {shown(scheme)}",
         field="url",
         value=scheme,
     )
+
+
+def _check_driver() -> None:
+    try:
+        import penstock.backends.postgres  # noqa: F401  # whether it can be
+    except ImportError as error:
+        raise InvalidArgumentError(
+            "PostgreSQL needs an extra: pip install 'penstock[postgres]'", field="url", value="postgresql"
+        ) from error
+
+
+def _place(url: str, schema: str | None) -> tuple[str, str]:
+    """Return address and schema of a PostgreSQL store."""
+    location, in_url = postgres_location(url)
+    given = {} if schema is None else {"schema": schema}
+    return location, _merged({key: in_url[key] for key in in_url if key == "schema"}, given).get(
+        "schema", "penstock"
+    )
+
+
+def _file(url: str) -> str:
+    path, in_url = _sqlite_location(url)
+    _check_known(in_url)
+    if path == ":memory:":
+        raise InvalidArgumentError(
+            "memory: has no schema that outlives its object; name sqlite:///jobs.db or postgresql://…",
+            field="url",
+            value=url,
+        )
+    return path
 
 
 def sqlite_file(url: str) -> str:

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.job import IN_FLIGHT, JobStatus
 
-__all__ = ["Finding", "Intake", "Level", "Overview", "OwnerView", "TypeView", "is_handled"]
+__all__ = ["Finding", "Intake", "Level", "MigrationStep", "Overview", "OwnerView", "TypeView", "is_handled"]
 
 
 class Intake(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,3 +194,21 @@ def is_handled(type: str, owners: tuple[OwnerView, ...]) -> bool:
 def _intakes(owners: tuple[OwnerView, ...]) -> Iterator[Intake]:
     for owner in owners:
         yield from owner.intakes
+
+
+class MigrationStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One numbered step of a store's schema.
+
+    Attributes:
+        number: its number; the highest one applied is the schema's version.
+        name: what it is about.
+        oldest_code: the oldest schema version whose code may run on the result.
+        applied_at: when it was applied; None if it was not yet.
+        is_known: whether this code knows it; a store that newer code has migrated has steps that it does not.
+    """
+
+    number: int
+    name: str
+    oldest_code: int
+    applied_at: datetime | None = None
+    is_known: bool = True

@@ -298,17 +298,17 @@ MOUNTS = """\
 def test_the_file_system_of_a_folder_is_the_deepest_mount_above_it(tmp_path, folder, kind):
     mounts = tmp_path / "mountinfo"
     mounts.write_bytes(MOUNTS.encode() + b"40 1 0:40 / /mnt/\xff\xfe rw - nfs server:/odd rw\n")
-    assert connections._file_system(Path(folder), mounts) == kind
+    assert connections.file_system(Path(folder), mounts) == kind
 
 
 def test_a_system_that_does_not_tell_its_mounts_is_trusted(tmp_path):
-    assert connections._file_system(Path("/"), tmp_path / "none") == ""
+    assert connections.file_system(Path("/"), tmp_path / "none") == ""
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"])
 def test_a_network_file_system_is_refused(path, monkeypatch, kind):
     """RELIABILITY 5.1: SQLite's locks do not hold there."""
-    monkeypatch.setattr(connections, "_file_system", lambda _: kind)
+    monkeypatch.setattr(connections, "file_system", lambda _: kind)
     with pytest.raises(BackendError, match=rf"network file system \({kind}\).*PostgreSQL"):
         open_store(path)
     assert not path.exists()

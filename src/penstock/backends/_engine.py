@@ -71,7 +71,7 @@ from penstock.job import (
     distinct,
 )
 from penstock.lifecycle import Verb, allows, refusal
-from penstock.overview import Intake, Overview
+from penstock.overview import Finding, Intake, Overview
 from penstock.policy import FailureCategory, duration
 from penstock.scope import checkpoint
 
@@ -953,6 +953,10 @@ class EngineBackend(OutboxVerbs):
                 self._store.before_commit = self._taker = None
 
         return stop
+
+    def examine(self) -> list[Finding]:
+        checkpoint()
+        return self._store.examine()
 
     def now(self) -> datetime:
         return moment_at(self._store.now())

@@ -31,6 +31,7 @@ from penstock.backends._rows import (
 from penstock.backends.base import Change, JobEnd
 from penstock.job import Job, JobStats, JobStatus, JournalArchive, JournalEntry
 from penstock.lifecycle import Verb
+from penstock.overview import Finding
 
 __all__ = [
     "Archived",
@@ -503,6 +504,10 @@ class Store(ABC):
     @abstractmethod
     def overview(self, most: int) -> Counted:
         """Return what `Backend.overview` is made of, all of one moment; counts up to `most` what must be counted."""
+
+    def examine(self) -> list[Finding]:
+        """See `Backend.examine`."""
+        return []
 
     @abstractmethod
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]: ...

@@ -24,8 +24,10 @@ from penstock.cli.audit import audit
 from penstock.cli.bench import bench
 from penstock.cli.blocking import block, unblock
 from penstock.cli.changing import cancel, delete, redrive
+from penstock.cli.doctor import doctor
 from penstock.cli.journal import journal
 from penstock.cli.listing import list_jobs
+from penstock.cli.migrate import migrate
 from penstock.cli.pipeline import pipeline
 from penstock.cli.report import report
 from penstock.cli.show import show
@@ -49,19 +51,20 @@ COMMANDS: Final[dict[str, Callable[..., Any]]] = {
     "delete": delete,
     "block": block,
     "unblock": unblock,
+    "doctor": doctor,
     "bench": bench,
     "archive": archive,
     "audit": audit,
     "report": report,
     "version": version,
 }
-GROUPS: Final[dict[str, typer.Typer]] = {"pipeline": pipeline}
+GROUPS: Final[dict[str, typer.Typer]] = {"migrate": migrate, "pipeline": pipeline}
 
 #: What a command can exit with, and when.
 EXIT_CODES: Final[dict[int, str]] = {
     0: "done",
     1: "it failed: the store is away or refuses, a job that was asked for does not exist or did not succeed, "
-    "an audit found something",
+    "an audit or the doctor found something",
     2: "a mistake in the command, its input or its settings, such as an unknown option, malformed JSON or a url that "
     "names no store; nothing was done",
     130: "interrupted (Ctrl-C)",

@@ -269,10 +269,13 @@ class Pool:
                 raise QueueClosedError
             try:
                 connection = BoundedConnection.connect(
-                    **self._parameters,
-                    autocommit=True,
-                    prepare_threshold=self._prepare,
-                    connect_timeout=max(2, int(min(patience.left(), self._timeout))),
+                    **{
+                        **self._parameters,
+                        "autocommit": True,
+                        "prepare_threshold": self._prepare,
+                        # In place of one in the url: a call may take as long as the store's own `timeout`.
+                        "connect_timeout": max(2, int(min(patience.left(), self._timeout))),
+                    }
                 )
                 connection.prepared_by_hand = set()
                 connection.loaders = {}

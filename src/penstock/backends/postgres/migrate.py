@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from typing import Any, Final, NamedTuple
 
 import psycopg
 
+from penstock.backends._migrations import Applied, listed
 from penstock.backends.postgres import faults
 from penstock.backends.postgres.statements import NOW, checked_schema
 from penstock.errors import BackendError, InvalidArgumentError
+from penstock.overview import MigrationStep
 
-__all__ = ["LATEST", "Migration", "check_version", "migrate", "migration_sql", "migrations"]
+__all__ = ["LATEST", "Migration", "check_version", "list_steps", "migrate", "migration_sql", "migrations"]
 
 #: Class of the advisory lock that migrating processes take; the second part is the schema's hash.
 _LOCK_CLASS: Final = 0x70656E6D
@@ -53,13 +57,34 @@ def migration_sql(schema: str = "penstock", *, after: int = 0, upto: int = LATES
 
 
 def migrate(url: str, schema: str = "penstock", *, upto: int = LATEST) -> list[int]:
-    """Apply what is missing and return the numbers applied. Each step is one transaction."""
+    """Apply what is missing and return the numbers applied. Each step is one transaction.
+
+    Raises:
+        BackendError: the schema is so new that this code may not touch it.
+    """
+    with _opened(url, schema) as connection:
+        _check_not_newer(schema, *_version(connection, schema))
+        return apply(connection, schema, upto=upto)
+
+
+def list_steps(url: str, schema: str = "penstock") -> list[MigrationStep]:
+    """Return every step, applied or not; changes nothing."""
+    with _opened(url, schema) as connection:
+        applied: list[Applied] = []
+        if _version(connection, schema)[0]:
+            query = f'SELECT number, name, oldest_code, applied_at FROM "{schema}".migration ORDER BY number'
+            applied = [Applied(*row) for row in connection.execute(query, prepare=False)]
+        return listed(migrations(), applied)
+
+
+@contextmanager
+def _opened(url: str, schema: str) -> Iterator[psycopg.Connection[Any]]:
     checked_schema(schema)
     try:
         with psycopg.connect(
-            url, autocommit=True, prepare_threshold=None, client_encoding="UTF8"
+            url, autocommit=True, prepare_threshold=None, client_encoding="UTF8", connect_timeout=10
         ) as connection:
-            return apply(connection, schema, upto=upto)
+            yield connection
     except psycopg.Error as error:
         raise faults.translate(error) from error
 
@@ -106,6 +131,10 @@ def check_version(
         raise BackendError(
             f"the schema {schema} has version {version}, this code needs version {LATEST}: run penstock migrate"
         )
+    _check_not_newer(schema, version, oldest)
+
+
+def _check_not_newer(schema: str, version: int, oldest: int) -> None:
     if oldest > LATEST:
         raise BackendError(
             f"the schema {schema} has version {version}, which needs code of version {oldest} or later; "

@@ -37,6 +37,7 @@ from penstock.backends.postgres import consumers, fast, faults, outbox, plain, r
 from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Patience, Pool, server_limits
 from penstock.backends.postgres.context import Context
 from penstock.backends.postgres.gather import Gatherer
+from penstock.backends.postgres.health import examine_server
 from penstock.backends.postgres.herald import Herald
 from penstock.backends.postgres.hints import Hints
 from penstock.backends.postgres.joined import Connections, JoinedStore, identity
@@ -49,6 +50,7 @@ from penstock.backends.postgres.transaction import PostgresTransaction
 from penstock.clock import Clock, to_micros
 from penstock.errors import BackendError, OperationCancelledError, QueueClosedError
 from penstock.job import Job, JobStats, JournalArchive, JournalEntry
+from penstock.overview import Finding
 from penstock.scope import checkpoint
 
 __all__ = ["PostgresStore"]
@@ -488,6 +490,16 @@ class PostgresStore(Store):
         if is_long:
             self.run(lambda connection: journal.keep_up(connection, wait=False))
         return counted
+
+    def examine(self) -> list[Finding]:
+        return self.run(
+            lambda connection: examine_server(
+                connection,
+                self.context.sql,
+                pgbouncer=not self._may_prepare,
+                has_own_clock=self._clock is not None,
+            )
+        )
 
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
         return self.run(lambda connection: self.context.journal.read(connection, after, limit))

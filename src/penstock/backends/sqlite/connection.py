@@ -15,14 +15,23 @@ import apsw
 
 from penstock.errors import BackendError, InvalidArgumentError
 
-__all__ = ["APPLICATION_ID", "OLDEST_SQLITE", "check_ours", "fetch", "open_connection", "prepare_file"]
+__all__ = [
+    "APPLICATION_ID",
+    "NETWORK_FILE_SYSTEMS",
+    "OLDEST_SQLITE",
+    "check_ours",
+    "fetch",
+    "file_system",
+    "open_connection",
+    "prepare_file",
+]
 
 APPLICATION_ID: Final = 0x70656E73  # "pens"
 
 # Before this version two processes that checkpoint at once can corrupt the file (the WAL-reset bug).
 OLDEST_SQLITE: Final = 3_051_003
 _BUSY_PAUSE: Final = 0.005
-_NETWORK_FILE_SYSTEMS: Final = frozenset(
+NETWORK_FILE_SYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "9p", "fuse.sshfs"}
 )
 
@@ -48,8 +57,8 @@ def prepare_file(path: str, *, create: bool = True) -> None:
             raise BackendError(f"{path} is a folder; the url must name a file")
         if Path(path).exists() and not Path(path).is_file():
             raise BackendError(f"{path} is not a regular file; the url must name one")
-        kind = _file_system(folder)
-        if kind in _NETWORK_FILE_SYSTEMS:
+        kind = file_system(folder)
+        if kind in NETWORK_FILE_SYSTEMS:
             raise BackendError(
                 f"{folder} is on a network file system ({kind}), where SQLite loses data; "
                 "use a local disk, or PostgreSQL to share a queue between machines"
@@ -135,7 +144,7 @@ def fetch(cursor: apsw.Cursor, sql: str, parameters: Any = ()) -> list[Any]:
     return cursor.execute(sql, parameters).fetchall()
 
 
-def _file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+def file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     """Return the type of the file system a folder is on; empty if the system does not say."""
     try:
         lines = os.fsdecode(mounts.read_bytes()).splitlines()

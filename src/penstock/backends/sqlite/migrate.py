@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Final, NamedTuple
 
 import apsw
 
-from penstock.backends.sqlite.connection import APPLICATION_ID, check_ours, fetch
+from penstock.backends._migrations import Applied, listed
+from penstock.backends.sqlite.connection import (
+    APPLICATION_ID,
+    check_ours,
+    fetch,
+    open_connection,
+    prepare_file,
+)
+from penstock.backends.sqlite.faults import translate
 from penstock.errors import BackendError
+from penstock.overview import MigrationStep
 
-__all__ = ["STEPS", "Migration", "migrate", "migrations"]
+__all__ = ["STEPS", "Migration", "list_steps", "migrate", "migrate_file", "migration_sql", "migrations"]
 
 
 class Migration(NamedTuple):
@@ -40,6 +50,9 @@ def migrations(folder: Traversable | None = None) -> list[Migration]:
 
 
 STEPS: Final = tuple(migrations())
+_OPENING: Final = f"""CREATE TABLE migration (number INTEGER PRIMARY KEY, name TEXT NOT NULL, oldest_code INTEGER NOT NULL, applied_at INTEGER NOT NULL) STRICT;
+PRAGMA application_id = {APPLICATION_ID};
+"""
 
 
 def migrate(connection: apsw.Connection, path: str, steps: Sequence[Migration] = STEPS) -> list[int]:
@@ -69,19 +82,51 @@ def migrate(connection: apsw.Connection, path: str, steps: Sequence[Migration] =
     return applied
 
 
+def migrate_file(path: str, timeout: float = 10.0) -> list[int]:
+    """Bring a file to this code's version, making it if there is none; return the numbers applied."""
+    prepare_file(path)
+    with _opened(path, timeout) as connection:
+        return migrate(connection, path)
+
+
+def list_steps(path: str, timeout: float = 10.0) -> list[MigrationStep]:
+    """Return every step, applied or not; changes nothing."""
+    prepare_file(path, create=False)
+    with _opened(path, timeout) as connection:
+        known = check_ours(connection, path)
+        query = "SELECT number, name, oldest_code, applied_at FROM migration ORDER BY number"
+        return listed(STEPS, [Applied(*row) for row in fetch(connection.cursor(), query)] if known else [])
+
+
+def migration_sql(after: int = 0) -> str:
+    """Return, as one script, what `migrate` would run on a store of version `after`."""
+    return "".join(f"BEGIN IMMEDIATE;\n{_script(step)}\nCOMMIT;\n" for step in STEPS if step.number > after)
+
+
+@contextmanager
+def _opened(path: str, timeout: float) -> Iterator[apsw.Connection]:
+    try:
+        connection = open_connection(path, durability="full", timeout=timeout)
+        try:
+            yield connection
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise translate(error, path) from error
+
+
 def _apply(connection: apsw.Connection, step: Migration) -> None:
-    if step.number == 1:
-        connection.execute(
-            "CREATE TABLE migration (number INTEGER PRIMARY KEY, name TEXT NOT NULL, oldest_code INTEGER NOT NULL,"
-            " applied_at INTEGER NOT NULL) STRICT"
-        )
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(
-        "INSERT INTO migration (number, name, oldest_code, applied_at)"
-        " VALUES (?, ?, ?, CAST(unixepoch('subsec') * 1000000 AS INTEGER))",
-        (step.number, step.name, step.oldest_code),
+    connection.execute(_script(step))
+
+
+def _script(step: Migration) -> str:
+    """Return a step's SQL, its record first: a migrator that somehow raced another fails there and changes nothing."""
+    opening = _OPENING if step.number == 1 else ""
+    return (
+        f"{opening}INSERT INTO migration (number, name, oldest_code, applied_at)\n"
+        f"VALUES ({step.number}, '{step.name}', {step.oldest_code}, CAST(unixepoch('subsec') * 1000000 AS INTEGER));\n"
+        f"{step.sql}"
     )
-    connection.execute(step.sql)
 
 
 def _version(connection: apsw.Connection, path: str) -> int:

@@ -29,6 +29,7 @@ from penstock.backends.sqlite.connection import fetch, open_connection, prepare_
 from penstock.backends.sqlite.consumers import archived, consumers
 from penstock.backends.sqlite.faults import translate
 from penstock.backends.sqlite.files import LogGlance
+from penstock.backends.sqlite.health import examine_file, examine_sqlite
 from penstock.backends.sqlite.hints import HintReceiver, HintSender
 from penstock.backends.sqlite.migrate import migrate
 from penstock.backends.sqlite.overview import read_overview
@@ -48,6 +49,7 @@ from penstock.backends.sqlite.writer import Writer, WriterRetiredError, leak
 from penstock.clock import Clock, to_micros
 from penstock.errors import BackendError, QueueClosedError
 from penstock.job import JobStats, JournalArchive, JournalEntry
+from penstock.overview import Finding
 
 __all__ = ["SqliteStore"]
 
@@ -180,6 +182,17 @@ class SqliteStore(Store):
         counted, tail = self._read(lambda cursor: read_overview(cursor, self.now(), most))
         self._fold_long(tail)
         return counted
+
+    def examine(self) -> list[Finding]:
+        if self._is_memory:
+            return []
+        connection = self._borrow()
+        try:
+            with self._translated():
+                found = examine_sqlite(connection)
+        finally:
+            self._give_back(connection)
+        return found + examine_file(Path(self._path))
 
     def _fold_long(self, tail: int) -> None:
         """Fold for all if nobody has for long; if that cannot be, the counts are right all the same."""

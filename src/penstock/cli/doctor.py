@@ -1,0 +1,86 @@
+"""`penstock doctor`: is everything as it should be, and what to do if not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import typer
+from rich.text import Text
+
+from penstock.cli._checks import check_machine, check_work
+from penstock.cli._output import clean, emit, emit_json, is_terminal
+from penstock.cli._screen import console
+from penstock.cli._store import AsJson, StoreSchema, Url, open_store
+from penstock.errors import BackendError, InvalidArgumentError
+from penstock.overview import Finding, Level
+
+__all__ = ["doctor"]
+
+_COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
+
+
+def doctor(url: Url = None, store_schema: StoreSchema = None, as_json: AsJson = False) -> None:
+    """Look for what is wrong, or soon will be: the store, its settings, this machine, workers, callbacks.
+
+    Each line is ok, a warning or a problem, with what to do next. Exits with 1 if there is a problem, else with 0.
+
+    Examples:
+        penstock doctor
+        penstock doctor --url postgresql://app@db/shop --json
+    """
+    found = [*check_machine(), *_check_store(url, store_schema)]
+    worst = max((each.level for each in found), key=list(Level).index)
+    if as_json:
+        emit_json({"status": worst, "findings": [_fields(each) for each in found]})
+    else:
+        _show(found)
+    raise typer.Exit(1 if worst is Level.PROBLEM else 0)
+
+
+def _check_store(url: str | None, schema: str | None) -> Iterator[Finding]:
+    try:
+        with open_store(url, schema) as backend:
+            yield Finding(check="store", level=Level.OK, message=repr(backend).strip("<>"))
+            yield from check_work(backend.overview())
+            yield from backend.examine()
+    except InvalidArgumentError as error:
+        if " no store" not in error.message:
+            raise
+        yield Finding(
+            check="store",
+            level=Level.WARNING,
+            message=str(error),
+            advice="submit a job, start a worker, or penstock migrate up",
+        )
+    except BackendError as error:
+        yield Finding(
+            check="store",
+            level=Level.PROBLEM,
+            message=str(error),
+            advice="try again once it is reachable"
+            if error.retryable
+            else "correct that, then call the doctor again",
+        )
+
+
+def _fields(finding: Finding) -> dict[str, str]:
+    return {name: getattr(finding, name) for name in finding.__struct_fields__}
+
+
+def _show(found: list[Finding]) -> None:
+    width = max(len(each.check) for each in found)
+    screen = console() if is_terminal() else None
+    for each in found:
+        rest = f"  {each.check:{width}}  {clean(each.message)}"
+        advice = f"{'':{width + 10}}  → {clean(each.advice)}" if each.advice else ""
+        if screen is None:
+            emit(f"{each.level:8}{rest}")
+            if advice:
+                emit(advice)
+        else:
+            screen.print(Text(f"{each.level:8}", style=_COLOURS[each.level]) + Text(rest), soft_wrap=True)
+            if advice:
+                screen.print(Text(advice, style="italic"), soft_wrap=True)
+    counts = {level: sum(each.level is level for each in found) for level in Level}
+    emit(f"{counts[Level.PROBLEM]} problems, {counts[Level.WARNING]} warnings, {counts[Level.OK]} ok")
