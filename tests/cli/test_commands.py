@@ -9,6 +9,7 @@ import pytest
 
 import penstock as library
 from penstock import FailureCategory, Job, JobStatus, RetryPolicy
+from penstock.overview import Intake
 
 HOSTILE = "\x1b[31mred\u202e[bold]\r\n12:00 all is well\x9b"
 
@@ -306,20 +307,30 @@ def test_stats_count_all_jobs_and_those_with_tags(run, queue, penstock):
     assert [row[:3] for row in table[1:]] == [["(all)", "4", "3"], ["x", "3", "3"], ["x, y", "2", "2"]]
     whole, tagged = lines(run("stats", "y", "--json").out)
     assert (whole["total_jobs"], whole["completed_jobs"], whole["blocked"]) == (4, 1, False)
-    assert whole["ready_types"] == ["a"]
-    assert whole["unhandled_types"] is None
+    assert whole["unhandled_types"] == ["a"]
+    (told,) = whole["types"]
+    assert (told["type"], told["pending"], told["ready"], told["running"], told["handled"]) == (
+        "a",
+        3,
+        3,
+        0,
+        False,
+    )
     assert (tagged["tags"], tagged["total_jobs"]) == (["y"], 2)
 
 
-def test_stats_tell_which_ready_types_an_app_does_not_handle(run, queue, penstock, monkeypatch):
-    penstock.write(
-        "shop_of_stats.py", "import penstock\napp = penstock.App()\n@app.job\ndef a() -> None: ...\n"
-    )
-    monkeypatch.syspath_prepend(str(penstock.folder))
-    queue.enqueue_jobs([Job(id="1", type="a"), Job(id="2", type="orphan")])
-    done = run("stats", "--app", "shop_of_stats:app")
-    assert "no handler in shop_of_stats:app: orphan" in done.out
-    assert run("stats", "--app", "nowhere:app").code == 2
+def test_stats_name_the_types_that_no_living_worker_takes(run, queue):
+    queue.enqueue_jobs([Job(id="1", type="a", key="k"), Job(id="2", type="orphan")])
+    queue.backend.dequeue_jobs("w", job_ids=["1"])
+    queue.enqueue_job(Job(id="3", type="a"))
+    owner = queue.backend.open_owner()
+    queue.backend.beat_owner(owner, intakes=[Intake(types=("a",), slots=1)])
+    done = run("stats")
+    assert done.out.splitlines()[-1] == "no living worker takes: orphan"
+    (told,) = lines(run("stats", "--json").out)
+    assert told["unhandled_types"] == ["orphan"]
+    assert told["workers"] == 1
+    queue.backend.close_owner(owner)
 
 
 # -- cancel, redrive, delete, block ----------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ EXIT_CODES: Final[dict[int, str]] = {
     2: "a mistake in the command, its input or its settings, such as an unknown option, malformed JSON or a url that "
     "names no store; nothing was done",
     130: "interrupted (Ctrl-C)",
-    141: "whoever read its output went away, as in `penstock journal | head`",
+    141: "whoever read its output went away, such as `head`",
 }
 
 app = typer.Typer(

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from penstock.cli._settings import SETTINGS_KEY, Settings, key_of, short_variables
+from penstock.cli._settings import SETTINGS_KEY, Settings, is_setting, key_of, short_variables
 from penstock.errors import InvalidArgumentError
 
 __all__ = ["Command", "Group", "Setting", "adopt", "settings_of", "split_help"]
@@ -116,6 +116,8 @@ def path_of(ctx: Any) -> tuple[str, ...]:
 def name_variables(command: Any, path: tuple[str, ...]) -> None:
     """Have every option of a command read its variable: PENSTOCK_<COMMAND>_<OPTION>, and a short one if it has that."""
     for parameter in command.params:
+        if not is_setting(parameter):
+            continue
         own = "_".join((PREFIX, *path, key_of(parameter))).upper().replace("-", "_")
         parameter.envvar = list(dict.fromkeys([own, *short_variables(parameter)]))
         parameter.show_envvar = False  # the last line of the help says how they are all named
@@ -125,7 +127,7 @@ def settings(command: Any, path: tuple[str, ...]) -> Iterator[Setting]:
     """Yield what can be set of a command, in the order of its help."""
     name_variables(command, path)
     for parameter in command.params:
-        if not parameter.hidden:
+        if is_setting(parameter):
             yield Setting(path, parameter, key_of(parameter), tuple(parameter.envvar))
 
 

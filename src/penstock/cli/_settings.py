@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from penstock.errors import InvalidArgumentError, shown
 
-__all__ = ["SETTINGS_KEY", "SHARED", "Settings", "key_of", "read_settings", "short_variables"]
+__all__ = ["SETTINGS_KEY", "SHARED", "Settings", "is_setting", "key_of", "read_settings", "short_variables"]
 
 SETTINGS_KEY: Final = "penstock.settings"
 NAMES: Final = ("penstock.toml", "pyproject.toml")
@@ -138,7 +138,7 @@ class _Checker:
         if not isinstance(content, Mapping):
             self.wrong.append(f"{self.path}: {place} must be a table, got {shown(content)}")
             return {}
-        parameters = {key_of(each): each for each in command.params if not each.hidden}
+        parameters = {key_of(each): each for each in command.params if is_setting(each)}
         found: dict[str, Any] = {}
         for key, value in content.items():
             parameter = parameters.get(key.replace("_", "-"))
@@ -206,6 +206,16 @@ def _fits(value: Any, kind: type) -> bool:
 def key_of(parameter: Any) -> str:
     """Return an option's long name without dashes in front, or an argument's name: its key in the file."""
     return str(max(parameter.opts, key=len)).lstrip("-").replace("_", "-")
+
+
+def is_setting(parameter: Any) -> bool:
+    """Whether a parameter may be set elsewhere: every option, and arguments that were declared with a variable.
+
+    What a command works on, such as the jobs to delete, is said where it is called.
+    """
+    return not parameter.hidden and (
+        parameter.param_type_name == "option" or bool(short_variables(parameter))
+    )
 
 
 def short_variables(parameter: Any) -> list[str]:

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli._loading import load_app
-from penstock.cli._output import clean, emit, emit_json, emit_table
+from penstock.cli._output import clean, emit, emit_json, emit_table, span
 from penstock.cli._store import AsJson, StoreSchema, Url, open_store
 from penstock.cli._values import listed
 from penstock.job import JobStats
+from penstock.overview import is_handled
 
 __all__ = ["stats"]
 
@@ -32,36 +32,47 @@ def stats(
             metavar="TAGS", help="A row for each: a tag, or a,b for jobs with both.", show_default=False
         ),
     ] = None,
-    app: Annotated[
-        str | None,
-        typer.Option(
-            "--app", metavar="MODULE:APP", help="Also tell which ready types this app has no handler for."
-        ),
-    ] = None,
     url: Url = None,
     store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
     """Count jobs: all of them, and those with certain tags.
 
-    PENDING has not run yet, FAILED waits for a retry, STOPPED ended without success.
+    PENDING has not run yet, FAILED waits for a retry, STOPPED ended without success. A second table has a row for each
+    type with unfinished jobs; types that no living worker takes are named below it.
 
     Examples:
         penstock stats
         penstock stats gpu customer=42,urgent
-        penstock stats --app shop.jobs:app --json
+        penstock stats --json
     """
-    handled = None if app is None else set(load_app(app).tasks)
     with open_store(url, store_schema) as backend:
         rows = [backend.get_job_stats(listed([each])) for each in tags or ()]
         whole = backend.get_job_stats()
-        is_blocked = backend.is_blocked()
-        ready = backend.ready_filters()
-    types = None if ready is None else sorted(ready[0])
-    unhandled = None if handled is None or types is None else [each for each in types if each not in handled]
+        seen = backend.overview()
+    busy = [each for each in seen.types if each.pending or each.running]
     if as_json:
-        extra = {"blocked": is_blocked, "ready_types": types, "unhandled_types": unhandled}
-        emit_json(_fields(whole) | extra)
+        emit_json(
+            _fields(whole)
+            | {
+                "blocked": seen.is_blocked,
+                "delayed": seen.delayed,
+                "oldest_ready_seconds": seen.oldest_ready,
+                "workers": len(seen.living),
+                "types": [
+                    {
+                        "type": each.type,
+                        "pending": each.pending,
+                        "ready": each.ready,
+                        "running": each.running,
+                        "oldest_ready_at": each.oldest_ready_at,
+                        "handled": is_handled(each.type, seen.living),
+                    }
+                    for each in busy
+                ],
+                "unhandled_types": seen.unhandled,
+            }
+        )
         for row in rows:
             emit_json(_fields(row))
         return
@@ -74,12 +85,26 @@ def stats(
         ],
         right=names,
     )
-    if is_blocked:
+    if busy:
+        emit()
+        emit_table(
+            ["type", "pending", "ready", "running", "oldest ready"],
+            [
+                (
+                    each.type,
+                    each.pending,
+                    each.ready,
+                    each.running,
+                    None if each.oldest_ready_at is None else span(seen.at - each.oldest_ready_at),
+                )
+                for each in busy
+            ],
+            right=["pending", "ready", "running", "oldest ready"],
+        )
+    if seen.is_blocked:
         emit("new jobs are refused (penstock unblock)")
-    if types:
-        emit(f"ready types: {', '.join(map(clean, types))}")
-    if unhandled:
-        emit(f"no handler in {clean(app)}: {', '.join(map(clean, unhandled))}")
+    if seen.unhandled:
+        emit(f"no living worker takes: {', '.join(map(clean, seen.unhandled))}")
 
 
 def _fields(row: JobStats) -> dict[str, Any]:
