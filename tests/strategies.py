@@ -66,6 +66,7 @@ job_fields = st.fixed_dictionaries(
         "timeouts": timeouts,
         "idempotency_key": st.sampled_from(["x", "y"]),
         "correlation_id": st.just("trace"),
+        "trace": st.just("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
         "callback_url": st.just("https://example.com/done"),
         "parent_id": st.just("parent"),
     },

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock._lazy import asyncio
 from penstock._outcome import Completed, Failed, failure_of, invalid
+from penstock._tracing import is_on, process
 from penstock.context import JobContext
 from penstock.errors import InvalidArgumentError
+from penstock.job import Job
 
 if TYPE_CHECKING:
     from penstock.task import Task
@@ -30,20 +32,32 @@ Runner = Callable[[Coroutine[Any, Any, Any]], Any]
 
 def execute(
     task: Task[Any, Any],
-    payload: bytes,
+    job: Job,
     make_context: Callable[[], JobContext],
     middleware: Sequence[Middleware] = (),
     run: Runner = lambda coroutine: asyncio.run(coroutine),  # noqa: PLW0108 - so that asyncio is imported if it is needed
 ) -> Completed | Failed:
-    """Run a task's handler and return how it ended.
+    """Run a task's handler and return how it ended; in a span, if somebody is tracing.
 
     Args:
         task: whose handler.
-        payload: the arguments as stored.
+        job: what it runs for; its payload are the arguments as stored.
         make_context: called if the handler or a middleware wants to know about its job.
         middleware: from the outermost to the innermost.
         run: runs the coroutine of an `async def` handler to its end.
     """
+    if is_on():
+        return process(job, lambda: _execute(task, job.payload, make_context, middleware, run))
+    return _execute(task, job.payload, make_context, middleware, run)
+
+
+def _execute(
+    task: Task[Any, Any],
+    payload: bytes,
+    make_context: Callable[[], JobContext],
+    middleware: Sequence[Middleware],
+    run: Runner,
+) -> Completed | Failed:
     signature = task.signature
     try:
         arguments = signature.decode(payload)

@@ -244,6 +244,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     callback_url: str | None = None
     idempotency_key: str | None = None
+    #: W3C trace context of whoever submitted it: `traceparent`, then after a space its `tracestate`, if there is one.
+    trace: str | None = None
 
     # when
     run_at: datetime | None = None

@@ -19,6 +19,7 @@ import msgspec
 from penstock._dispatcher import Dispatcher
 from penstock._emitter import Emitter
 from penstock._json import encode_json
+from penstock._tracing import is_on, send
 from penstock.backends.base import UNSET, Backend, Failure, UnsetType
 from penstock.errors import InvalidArgumentError, PenstockError, QueueClosedError, shown
 from penstock.events import Event, EventBus, EventKind, run_to_end
@@ -219,7 +220,7 @@ class Queue:
             parent_id=parent_id,
             held=held,
         )
-        return self._stored([job], [self._run(self.backend.enqueue_job, job)])[0]
+        return self._stored([job], [self.enqueue_job(job)])[0]
 
     def submit_many(self, requests: Iterable[Mapping[str, Any]]) -> list[Job]:
         """Store many jobs, all or none; each request is a mapping of `submit`'s arguments."""
@@ -230,7 +231,7 @@ class Queue:
                 value=requests,
             )
         jobs = [self._requested_as(request) for request in requests]
-        return self._stored(jobs, self._run(self.backend.enqueue_jobs, jobs))
+        return self._stored(jobs, self.enqueue_jobs(jobs))
 
     def _stored(self, requests: Sequence[Job], ids: Sequence[str]) -> list[Job]:
         if not self._is_joined:
@@ -291,15 +292,19 @@ class Queue:
 
     def enqueue_job(self, job: Job) -> str:
         """See `Backend.enqueue_job`."""
+        if is_on():
+            return send(
+                [job], lambda jobs: self._run(self.backend.enqueue_job, jobs[0]), lambda job_id: [job_id]
+            )
         return self._run(self.backend.enqueue_job, job)
 
     def enqueue_jobs(self, jobs: Iterable[Job]) -> list[str]:
         """See `Backend.enqueue_jobs`."""
-        return self._run(self.backend.enqueue_jobs, jobs)
+        return send(jobs, lambda jobs: self._run(self.backend.enqueue_jobs, jobs), _same)
 
     def enqueue_flow(self, flow: Flow) -> list[str]:
         """Store a tree of jobs in one transaction, children first, and return the ids in that order."""
-        return self._run(self.backend.enqueue_jobs, flatten(flow, max_depth=self.backend.max_depth))
+        return self.enqueue_jobs(flatten(flow, max_depth=self.backend.max_depth))
 
     def spawn(self, parent: Job, type: str, payload: object = None, **request: Unpack[SpawnOptions]) -> Job:
         """Store a job on behalf of a running one: whatever waits for the parent waits for it too.
@@ -324,7 +329,9 @@ class Queue:
 
     def spawn_jobs(self, parent_id: str, jobs: Iterable[Job], *, attempt: int | None = None) -> list[str]:
         """See `Backend.spawn_jobs`."""
-        return self._run(self.backend.spawn_jobs, parent_id, jobs, attempt=attempt)
+        return send(
+            jobs, lambda jobs: self._run(self.backend.spawn_jobs, parent_id, jobs, attempt=attempt), _same
+        )
 
     def joined(self, connection: object) -> Queue:
         """Return a queue whose submissions join a transaction of the caller's own. PostgreSQL only.
@@ -701,6 +708,10 @@ def stored_jobs(backend: Backend, requests: Sequence[Job], ids: Sequence[str]) -
         found.get(job_id) or msgspec.structs.replace(request, id=job_id)
         for request, job_id in zip(requests, ids, strict=True)
     ]
+
+
+def _same(ids: list[str]) -> list[str]:
+    return ids
 
 
 def _call(on_drained: Callable[[], object]) -> None:

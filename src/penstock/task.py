@@ -55,6 +55,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     callback_url: str | None = None
     parent_id: str | None = None
     held: bool = False
+    trace: str | None = None
 
     def to_job(self, queue: Queue) -> Job:
         """Return the job that the queue would store."""

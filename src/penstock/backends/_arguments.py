@@ -32,6 +32,7 @@ MAX_TAGS = 100
 MAX_KEY_BYTES = 2000  # PostgreSQL indexes no more than about 2,700 bytes
 MAX_IDEMPOTENCY_KEY = 256
 MAX_CALLBACK_URL = 2048
+MAX_TRACE = 1024  # a traceparent has 55 characters, a tracestate at most 512 that must be kept
 MAX_DESCRIPTION = 2000
 MAX_ERROR_BYTES = 65_536
 MAX_DEPENDENCIES = 1000
@@ -273,6 +274,8 @@ def _check_details(job: Job, max_payload: int) -> None:
         value = getattr(job, field)
         if value is not None:
             text(field, value, MAX_ID)
+    if job.trace is not None:
+        text("trace", job.trace, MAX_TRACE)
     if job.callback_url is not None:
         text("callback_url", job.callback_url, MAX_CALLBACK_URL)
     for field in ("created_at", "run_at", "last_retry_at", "started_at", "attempt_started_at", "assigned_at"):

@@ -184,6 +184,7 @@ def copy_of(row: Row, payload: bytes) -> Job:
         tags=decode_strings(row.tags),
         redrive_of=row.id,
         correlation_id=row.correlation_id,
+        trace=row.trace,
         callback_url=row.callback_url,
         priority=Priority(row.priority),
         key=None if row.key is None else decode_key(row.key),

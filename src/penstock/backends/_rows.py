@@ -101,6 +101,7 @@ class Row(msgspec.Struct):
     idempotency_key: str | None
     parent_id: str | None
     redrive_of: str | None
+    trace: str | None
     after: str
     after_any: str
 
@@ -168,7 +169,7 @@ _USUAL: Final = (
     0,  # progress
     None,  # description
     "",  # error_message
-    *[None] * 7,  # error_category … redrive_of
+    *[None] * 8,  # error_category … trace
     NO_STRINGS,  # after
     NO_STRINGS,  # after_any
 )
@@ -345,6 +346,7 @@ def row_of(job: Job, now: int) -> Row:
         idempotency_key=job.idempotency_key,
         parent_id=job.parent_id,
         redrive_of=job.redrive_of,
+        trace=job.trace,
         after=encode_strings(job.after),
         after_any=encode_strings(job.after_any),
         verb="enqueue",
@@ -473,6 +475,7 @@ _RUNNING_STATE: Final = JobState.RUNNING
 def _unusual_fields(row: Row) -> dict[str, Any]:
     return {
         "redrive_of": row.redrive_of,
+        "trace": row.trace,
         "correlation_id": row.correlation_id,
         "callback_url": row.callback_url,
         "idempotency_key": row.idempotency_key,

@@ -24,6 +24,7 @@ MAX_TAGS = 100
 MAX_ASSIGNEE = 512
 MAX_CORRELATION = 512
 MAX_CALLBACK = 2048
+MAX_TRACE = 1024
 MAX_IDEMPOTENCY_KEY = 256
 MAX_KEY_BYTES = 2000
 MAX_MESSAGE_BYTES = 64 * 1024
@@ -222,6 +223,7 @@ def _job_texts(value: Job) -> None:
     optional_text("idempotency_key", value.idempotency_key, MAX_IDEMPOTENCY_KEY)
     optional_text("parent_id", value.parent_id, MAX_ID)
     optional_text("redrive_of", value.redrive_of, MAX_ID)
+    optional_text("trace", value.trace, MAX_TRACE)
     optional_text("assignee_id", value.assignee_id, MAX_ASSIGNEE)
     message("error_message", value.error_message)
     if value.error_category is not None and not isinstance(value.error_category, FailureCategory):

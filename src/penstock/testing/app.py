@@ -104,7 +104,7 @@ def drain(app: App, *, advance: bool = True) -> Drained:
 def _run(app: App, queue: Queue, job: Job, loop: LoopRunner) -> type:
     task = app.tasks[job.type]
     run = Run(job, task, task.seconds_for(job), queue)
-    outcome = execute(task, job.payload, run.context, app.middlewares, loop.run)
+    outcome = execute(task, job, run.context, app.middlewares, loop.run)
     run.flush()
     reported = judged(run, outcome, queue.backend.max_payload)
     send(queue, type(reported), [Report(job.id, job.attempt, reported)])

@@ -1680,6 +1680,7 @@ def _copy_of(job: Job, new_id: str) -> Job:
         payload=job.payload,
         tags=job.tags,
         correlation_id=job.correlation_id,
+        trace=job.trace,
         callback_url=job.callback_url,
         priority=job.priority,
         key=job.key,

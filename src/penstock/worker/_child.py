@@ -13,12 +13,15 @@ from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from penstock._client import set_child_client
 from penstock._execution import execute
 from penstock._lazy import asyncio
 from penstock._outcome import Completed, Failed, invalid, too_large
 from penstock._process.channel import Channel, Interrupted, ignore_termination, raise_when_terminated
 from penstock._process.messages import Failure, Log, Progress, Result
+from penstock._tracing import flush, stamp
 from penstock.app import App
 from penstock.context import JobContext
 from penstock.context import logger as job_logger
@@ -50,9 +53,7 @@ def run_job(app: App, payload: bytes, channel: Channel) -> None:
     else:
         raise_when_terminated()
         try:
-            outcome = execute(
-                task, job.payload, lambda: JobContext(job, attempt), app.middlewares, attempt.run_async
-            )
+            outcome = execute(task, job, lambda: JobContext(job, attempt), app.middlewares, attempt.run_async)
         except Interrupted:
             outcome = Failed(message="terminated", category=FailureCategory.SYSTEM, code="terminated")
         if (
@@ -61,6 +62,7 @@ def run_job(app: App, payload: bytes, channel: Channel) -> None:
             os._exit(0)
         ignore_termination()  # what is left is to say how it ended
     _tell(channel, outcome, attempt, order.max_payload)
+    flush()
 
 
 def _tell(channel: Channel, outcome: Completed | Failed, attempt: _Attempt, max_payload: int) -> None:
@@ -102,7 +104,8 @@ class _Attempt:
         _ask(self._channel, "checkpoint", data)
 
     def spawn(self, submission: Submission) -> str:
-        return _ask(self._channel, "spawn", protocol.encode([submission])).decode()
+        with stamp([submission.type]) as trace:
+            return _ask(self._channel, "spawn", protocol.encode([_marked(submission, trace)])).decode()
 
     def run_async(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine that is cancelled when the worker says that the job should end."""
@@ -133,8 +136,9 @@ class _PipeClient:
         self._channel = channel
 
     def submit(self, submissions: Sequence[Submission]) -> list[str]:
-        answer = _ask(self._channel, "submit", protocol.encode(list(submissions)))
-        return protocol.decode_ids(answer)
+        with stamp([each.type for each in submissions]) as trace:
+            marked = [_marked(each, trace) for each in submissions]
+            return protocol.decode_ids(_ask(self._channel, "submit", protocol.encode(marked)))
 
     def get_job(self, job_id: str) -> Job:
         return protocol.decode_job(_ask(self._channel, "get_job", job_id.encode()))
@@ -159,6 +163,11 @@ class _PipeClient:
 
     def cancel(self, job_id: str) -> bool:
         return bool(_ask(self._channel, "cancel", job_id.encode()))
+
+
+def _marked(submission: Submission, trace: str | None) -> Submission:
+    """Return a submission that remembers the trace of this process; the worker's is another."""
+    return submission if trace is None else msgspec.structs.replace(submission, trace=trace)
 
 
 def _ask(channel: Channel, verb: str, body: bytes) -> bytes:

@@ -50,7 +50,7 @@ class ThreadRunner:
         self.capture.begin(task.limits.get("output", DEFAULT_LIMIT))
         if task.is_async:
             run.interruptible(self._loop.cancel)
-        outcome = execute(task, run.job.payload, run.context, task.app.middlewares, self._loop.run)
+        outcome = execute(task, run.job, run.context, task.app.middlewares, self._loop.run)
         if task.is_async:
             run.interruptible(None)
         printed = self.capture.text()

@@ -33,7 +33,7 @@ _SMALL: Final = {"priority", "closed", "gate", "fan", "held", "progress"}
 _TEXTS: Final = {
     "id", "type", "tags", "key", "status", "retry", "assignee_id", "owner", "description", "error_message",
     "error_category", "error_code", "correlation_id", "callback_url", "idempotency_key", "parent_id", "redrive_of",
-    "after", "after_any", "verb", "from_status",
+    "trace", "after", "after_any", "verb", "from_status",
 }  # fmt: skip
 #: What a step may change. Everything else is fixed when the job is stored, or has a statement of its own.
 SAVED: Final = (

@@ -29,6 +29,7 @@ _LIMITS = {
     "id": 512,
     "type": 256,
     "correlation_id": 512,
+    "trace": 1024,
     "callback_url": 2048,
     "idempotency_key": 256,
     "parent_id": 512,

@@ -66,6 +66,7 @@ class Submission(Suite):
             "payload": bytes(range(256)),
             "tags": ("red", "blue"),
             "correlation_id": "trace-1",
+            "trace": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=1",
             "callback_url": "https://example.com/done",
             "idempotency_key": "once",
             "priority": Priority.LOW,
