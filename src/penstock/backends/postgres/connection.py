@@ -301,7 +301,7 @@ def _may_pass(error: psycopg.Error) -> bool:
     """Whether a refused connection may be accepted later. libpq reports these without an SQLSTATE."""
     text = str(error).lower()
     lasting = ("authentication failed", "does not exist", "no pg_hba.conf entry", "could not translate host name",
-               "invalid", 'role "')  # fmt: skip
+               "invalid", 'role "', faults.POOLED)  # fmt: skip
     return not any(each in text for each in lasting) or "recovery" in text
 
 

@@ -17,6 +17,8 @@ _TRANSIENT = frozenset({"40001", "40P01"})
 _ENDED = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 #: The server refuses to write: a standby, or told to by `default_transaction_read_only`.
 _READ_ONLY = "25006"
+#: What PgBouncer says to the settings that our sessions begin with.
+POOLED = "unsupported startup parameter"
 
 
 class OutOfOrderError(errors.SerializationFailure):
@@ -71,6 +73,10 @@ def translate(error: psycopg.Error) -> BackendError:
         )
     if state in _TRANSIENT:
         return BackendError(f"too many transactions collide: try again ({detail})", retryable=True)
+    if POOLED in detail:
+        return BackendError(
+            f"the url leads to a pooler such as PgBouncer: open the store with pgbouncer=True ({detail})"
+        )
     if state.startswith("28"):
         return BackendError(f"PostgreSQL refuses the login: check user and password ({detail})")
     if state in ("3D000", "3F000", "42P01"):
