@@ -22,6 +22,7 @@ from penstock import (
     cancel_scope,
 )
 from penstock.testing import check_invariants
+from penstock.testing.conformance.queue_support import until
 
 POSSIBLE = {"enqueue_job", "enqueue_jobs", "get_job", "get_jobs", "close"}
 
@@ -141,6 +142,29 @@ def test_a_block_and_a_limit_concern_joined_jobs_too(open_store, connection):
             joined.submit("t")
         with pytest.raises(QueueBlockedError):
             joined.submit("t", key="k")
+
+
+def test_blocking_waits_for_jobs_that_were_accepted_and_are_on_their_way(queue, connection, call):
+    """R16: a queue that is blocked and drained stays drained. Nobody else waits meanwhile."""
+    queue.joined(connection).enqueue_job(job("on its way"))
+    blocking = call(queue.block)
+    until(queue.is_blocked)
+    with pytest.raises(QueueBlockedError):
+        queue.enqueue_job(job("too late"))
+    assert queue.backend.dequeue_jobs("w") == []
+    assert blocking.is_waiting()
+    connection.commit()
+    blocking.result()
+    assert queue.backend.get_job_stats().total_jobs == 1
+
+
+def test_blocking_waits_no_longer_than_it_may(queue, connection):
+    """R16, Q54: what was asked for is done all the same."""
+    queue.joined(connection).enqueue_job(job("a"))
+    with cancel_scope(0.3):
+        queue.block()
+    assert queue.is_blocked()
+    connection.rollback()
 
 
 def test_a_keyed_job_holds_its_key_until_the_transaction_ends(queue, connection, call):

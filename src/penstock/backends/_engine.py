@@ -904,6 +904,8 @@ class EngineBackend(OutboxVerbs):
     def set_blocked(self, blocked: bool) -> None:
         arguments.boolean("blocked", blocked)
         self._write(lambda tx: tx.set_blocked(blocked))
+        if blocked:
+            self._store.await_submissions()
 
     def is_blocked(self) -> bool:
         checkpoint()

@@ -556,6 +556,9 @@ class Store(ABC):
     @abstractmethod
     def is_blocked(self) -> bool: ...
 
+    def await_submissions(self) -> None:  # noqa: B027  # where writers run side by side
+        """Wait until transactions that read the flag of blocking before it was last changed have ended."""
+
     @abstractmethod
     def close(self) -> None: ...
 

@@ -833,7 +833,13 @@ class Backend(ABC):
 
     @abstractmethod
     def set_blocked(self, blocked: bool) -> None:
-        """Refuse (or accept again) new jobs, for every process. Retries and spawned jobs pass."""
+        """Refuse (or accept again) new jobs, for every process. Retries and spawned jobs pass.
+
+        When it has returned, no job that was accepted before is still on its way: whatever is not stored by then was
+        refused. On PostgreSQL it therefore waits, up to the option `timeout` or the end of the ambient scope, for
+        transactions that are adding jobs, those that `joined` takes part in included. The flag is set meanwhile, and
+        nobody else waits.
+        """
 
     @abstractmethod
     def is_blocked(self) -> bool:

@@ -603,6 +603,28 @@ class PostgresStore(Store):
         query = self.context.sql.text("SELECT blocked FROM {schema}.control")
         return self.run(lambda connection: bool(_value(connection, query)))
 
+    def await_submissions(self) -> None:
+        # Whoever reads the flag holds the weakest of locks on its table until its transaction ends.
+        query = self.context.sql.text(
+            "SELECT virtualtransaction FROM pg_locks WHERE locktype = 'relation' AND mode = 'AccessShareLock'"
+            " AND relation = '{schema}.control'::regclass AND pid <> pg_backend_pid()"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        patience = self._patience()
+        try:
+            under_way = awaited = self.run(lambda connection: {each for (each,) in connection.execute(query)})
+            while awaited := awaited & under_way:
+                if not patience.pause(short=True):
+                    logger.warning(
+                        "the queue is blocked, but %d transactions may still add jobs", len(awaited)
+                    )
+                    return
+                under_way = self.run(lambda connection: {each for (each,) in connection.execute(query)})
+        except OperationCancelledError:
+            return  # what was asked for is done
+        except BackendError as error:
+            logger.warning("the queue is blocked; whether jobs are still being added is unknown: %s", error)
+
     def close(self) -> None:
         self.hints.close()
         self._pool.close()

@@ -238,6 +238,21 @@ class Filters(Suite):
         assert backend.dequeue_jobs(WORKER, ["red"]) == []
         assert ids(backend.dequeue_jobs(WORKER, [])) == ["job"]
 
+    def test_none_is_no_filter_wherever_tags_filter(self, backend: Backend) -> None:
+        """Q9: nil is as good as an empty list; next to ids it selects nothing."""
+        nothing: Any = None
+        put(backend, "tagged", tags=["red"])
+        put(backend, "plain")
+        assert backend.get_job_stats(nothing).total_jobs == 2
+        assert backend.get_job_stats(nothing).tags == ()
+        assert ids(backend.list_jobs(tags=nothing)) == ["tagged", "plain"]
+        assert backend.cancel_jobs(nothing, ["unknown"]) == ([], ["unknown"])
+        assert backend.delete_jobs(nothing, ["unknown"]) == 0
+        for both in (backend.cancel_jobs, backend.delete_jobs, backend.redrive_jobs):
+            with refused(backend, InvalidArgumentError):
+                both(nothing, nothing)
+        assert ids(backend.dequeue_jobs(WORKER, nothing, 5)) == ["tagged", "plain"]
+
     def test_tags_that_differ_in_unicode_form_are_different(self, backend: Backend) -> None:
         """Q9."""
         put(backend, "job", tags=["caf\u00e9"])

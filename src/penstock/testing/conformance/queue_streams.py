@@ -114,6 +114,14 @@ class StreamDelivery(QueueSuite):
         put(queue, "a")
         assert take(stream, 1)[0].id == "a"
 
+    def test_none_as_a_filter_takes_everything(self, queue: Queue) -> None:
+        """Q9, Q22."""
+        nothing: Any = None
+        with queue.stream_jobs("worker", nothing, 2) as stream:
+            put(queue, "tagged", tags=["red"])
+            put(queue, "plain")
+            assert {each.id for each in take(stream, 2)} == {"tagged", "plain"}
+
 
 class StreamWakeUps(QueueSuite):
     """No wake-up is lost, and none is wasted."""
