@@ -5,7 +5,10 @@ import pytest
 from tests.spark.lake.browser import browser
 
 from penstock.errors import InvalidArgumentError
+from penstock.spark import read_table
 from penstock.spark.reporting import report_figures, report_page
+from penstock.spark.reporting._short import fine_step, short_figures
+from penstock.spark.reporting._values import moment
 
 NASTY = "</script><script>alert(1)</script><b>&amp;"
 
@@ -32,6 +35,7 @@ def small_figures():
         "sources": ["s"],
         "events": 7,
         "unit": "hour",
+        "unit_seconds": 3600,
         "summary": {
             **dict.fromkeys(
                 ("jobs", "completed", "failed", "cancelled", "waiting", "running", "attempts", "retried"), 3
@@ -178,3 +182,32 @@ def test_figures_of_a_lake_are_plain_json_and_agree_with_each_other(spark, story
 def test_no_lake_no_report(spark, tmp_path):
     with pytest.raises(InvalidArgumentError, match="no lake"):
         report_figures(spark, tmp_path / "nothing")
+
+
+def test_a_short_history_is_drawn_by_the_second_and_a_long_one_by_the_hour():
+    assert fine_step(0) == fine_step(60) == (1, "second")
+    assert fine_step(61) == (5, "5 seconds")
+    assert fine_step(3600) == (60, "minute")
+    assert fine_step(5 * 3600) == (300, "5 minutes")
+    assert fine_step(5 * 3600 + 1) is None
+
+
+def test_moments_of_whole_minutes_have_no_seconds():
+    assert moment(1_700_000_040_000_000) == "2023-11-14T22:14"
+    assert moment(1_700_000_041_500_000) == "2023-11-14T22:14:01"
+    assert moment(None) is None
+
+
+def test_the_figures_of_seconds_add_up_to_those_of_hours(spark, story):
+    lake = story["lake"]
+    attempts, events = read_table(spark, lake, "attempts"), read_table(spark, lake, "events")
+    fine = short_figures(attempts, events, 1)
+    figures = report_figures(spark, lake)
+    for name in ("completed", "retried", "failed", "stopped"):
+        assert sum(fine["throughput"][name]) == sum(figures["throughput"][name])
+    assert sum(fine["backlog"]["enqueued"]) == sum(figures["backlog"]["enqueued"])
+    assert fine["backlog"]["waiting"][-1] == figures["backlog"]["waiting"][-1]
+    for what in ("wait", "run"):
+        assert sum(fine[what]["n"]) == sum(figures[what]["n"])
+        assert fine[what].keys() == figures[what].keys()
+    assert all(fine[part]["time"] == sorted(fine[part]["time"]) for part in fine)

@@ -11,6 +11,8 @@ from pyspark.sql import functions as F
 
 from penstock.spark.lake import read_table
 from penstock.spark.lake._manifest import LakeFolder
+from penstock.spark.reporting._short import fine_step, short_figures
+from penstock.spark.reporting._values import moment, number
 from penstock.spark.transforms._rows import is_final, is_in_flight, is_waiting
 
 __all__ = ["report_figures"]
@@ -37,25 +39,45 @@ def report_figures(spark: SparkSession, lake: str | os.PathLike[str]) -> dict[st
     hours = read_table(spark, lake, "hourly")
     attempts = hours.where(F.col("worker").isNotNull() & F.col("tag").isNull()).cache()
     jobs = read_table(spark, lake, "jobs")
-    unit = "hour" if attempts.select("hour").distinct().count() <= _MOST_HOURS else "day"
+    ended = read_table(spark, lake, "attempts")
+    summary = _summary(jobs, attempts)
+    fine = fine_step(_span(summary))
+    if fine is not None:
+        step, unit = fine
+        over_time = short_figures(ended, read_table(spark, lake, "events"), step)
+    else:
+        unit = "hour" if attempts.select("hour").distinct().count() <= _MOST_HOURS else "day"
+        step = 3_600 if unit == "hour" else 86_400
+        over_time = {
+            "throughput": _throughput(attempts, unit),
+            "backlog": _backlog(hours.where(F.col("worker").isNull()), unit),
+            "wait": _percentiles(attempts, "wait", unit),
+            "run": _percentiles(attempts, "run", unit),
+        }
     figures = {
         "format": "penstock-report",
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "sources": sorted(manifest.offsets),
         "events": manifest.rows("events"),
         "unit": unit,
-        "summary": _summary(jobs, attempts),
-        "throughput": _throughput(attempts, unit),
-        "backlog": _backlog(hours.where(F.col("worker").isNull()), unit),
-        "wait": _percentiles(attempts, "wait", unit),
-        "run": _percentiles(attempts, "run", unit),
+        "unit_seconds": step,
+        "summary": summary,
+        **over_time,
         "types": _types(attempts),
         "workers": _workers(attempts),
-        "slowest": _slowest(read_table(spark, lake, "attempts")),
+        "slowest": _slowest(ended),
         "flows": _flows(read_table(spark, lake, "flows")),
     }
     attempts.unpersist()
     return figures
+
+
+def _span(summary: dict[str, Any]) -> float:
+    """Return how many seconds lie between the first change and the last one."""
+    if summary["first"] is None or summary["last"] is None:
+        return 0.0
+    first, last = (datetime.fromisoformat(summary[name]) for name in ("first", "last"))
+    return (last - first).total_seconds()
 
 
 def _summary(jobs: DataFrame, attempts: DataFrame) -> dict[str, Any]:
@@ -87,10 +109,10 @@ def _summary(jobs: DataFrame, attempts: DataFrame) -> dict[str, Any]:
         **found,
         "attempts": int(tried["attempts"] or 0),
         "retried": int(tried["retried"] or 0),
-        "busy_seconds": _number(tried["busy_seconds"]) or 0.0,
-        **{name: _number(tried[name]) for name in ("wait_p50", "wait_p99", "run_p50", "run_p99")},
-        "first": _moment(counts["first"]),
-        "last": _moment(counts["last"]),
+        "busy_seconds": number(tried["busy_seconds"]) or 0.0,
+        **{name: number(tried[name]) for name in ("wait_p50", "wait_p99", "run_p50", "run_p99")},
+        "first": moment(counts["first"]),
+        "last": moment(counts["last"]),
     }
 
 
@@ -107,7 +129,7 @@ def _throughput(attempts: DataFrame, unit: str) -> dict[str, list[Any]]:
         .collect()
     )
     names = ("completed", "retried", "failed", "stopped")
-    return {"time": [_moment(row["time"]) for row in rows]} | {
+    return {"time": [moment(row["time"]) for row in rows]} | {
         name: [int(row[name]) for row in rows] for name in names
     }
 
@@ -125,7 +147,7 @@ def _backlog(queue: DataFrame, unit: str) -> dict[str, list[Any]]:
         came = totals.get(time, (0, 0))[0] + int(row["enqueued"])
         totals[time] = (came, sum(last.values()))
     return {
-        "time": [_moment(time) for time in totals],
+        "time": [moment(time) for time in totals],
         "enqueued": [came for came, _ in totals.values()],
         "waiting": [left for _, left in totals.values()],
     }
@@ -142,8 +164,8 @@ def _percentiles(attempts: DataFrame, what: str, unit: str) -> dict[str, list[An
         .orderBy("time")
         .collect()
     )
-    found: dict[str, list[Any]] = {name: [_number(row[name]) for row in rows] for name in ranks}
-    return {"time": [_moment(row["time"]) for row in rows], "n": [int(row["n"]) for row in rows], **found}
+    found: dict[str, list[Any]] = {name: [number(row[name]) for row in rows] for name in ranks}
+    return {"time": [moment(row["time"]) for row in rows], "n": [int(row["n"]) for row in rows], **found}
 
 
 def _types(attempts: DataFrame) -> dict[str, list[Any]]:
@@ -165,7 +187,7 @@ def _types(attempts: DataFrame) -> dict[str, list[Any]]:
     return (
         {"type": [row["type"] for row in rows]}
         | {name: [int(row[name]) for row in rows] for name in counts}
-        | {name: [_number(row[name]) for row in rows] for name in ("run_p50", "run_p99")}
+        | {name: [number(row[name]) for row in rows] for name in ("run_p50", "run_p99")}
     )
 
 
@@ -180,7 +202,7 @@ def _workers(attempts: DataFrame) -> dict[str, list[Any]]:
     return {
         "worker": [row["worker"] for row in rows],
         "attempts": [int(row["attempts"]) for row in rows],
-        "busy_seconds": [_number(row["busy_seconds"]) for row in rows],
+        "busy_seconds": [number(row["busy_seconds"]) for row in rows],
     }
 
 
@@ -204,9 +226,10 @@ def _slowest(attempts: DataFrame) -> list[dict[str, Any]]:
     return [
         {
             **{name: row[name] for name in ("job_id", "attempt", "type", "assignee_id", "outcome")},
-            "wait_seconds": _number(row["wait_seconds"]),
-            "run_seconds": _number(row["run_seconds"]),
-            "error": (row["error_message"] or "")[:200],
+            "wait_seconds": number(row["wait_seconds"]),
+            "run_seconds": number(row["run_seconds"]),
+            # What follows an empty line is the traceback.
+            "error": (row["error_message"] or "").partition("\n\n")[0][:200],
         }
         for row in rows
     ]
@@ -244,14 +267,14 @@ def _flows(flows: DataFrame) -> list[dict[str, Any]]:
             "type": row["type"],
             "jobs": int(row["jobs"]),
             "depth": int(row["depth"]),
-            "seconds": _number(row["seconds"]),
+            "seconds": number(row["seconds"]),
             "steps": [
                 {
                     "job_id": step["job_id"],
                     "type": step["type"],
-                    "begin_seconds": _number(((step["ready_at"] or row["begin"]) - row["begin"]) / 1e6),
-                    "wait_seconds": _number(step["wait_seconds"]) or 0.0,
-                    "run_seconds": _number(step["run_seconds"]) or 0.0,
+                    "begin_seconds": number(((step["ready_at"] or row["begin"]) - row["begin"]) / 1e6),
+                    "wait_seconds": number(step["wait_seconds"]) or 0.0,
+                    "run_seconds": number(step["run_seconds"]) or 0.0,
                 }
                 for step in row["steps"]
             ],
@@ -268,13 +291,3 @@ def _merged(what: str, rank: float) -> Column:
     sketch = F.kll_merge_agg_double(F.when(F.col(f"{what}_n") > 0, F.col(f"{what}_sketch")))
     count = F.coalesce(F.sum(f"{what}_n"), F.lit(0))
     return F.when(count > 0, F.kll_sketch_get_quantile_double(sketch, F.lit(rank)))
-
-
-def _moment(micros: int | None) -> str | None:
-    if micros is None:
-        return None
-    return datetime.fromtimestamp(micros / 1e6, UTC).replace(tzinfo=None).isoformat(timespec="minutes")
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None else round(float(value), 6)
