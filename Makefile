@@ -11,7 +11,7 @@ PYTHON ?=
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 BENCH_ARGS ?=
 SOAK_ARGS ?=
-# STORE=postgres runs the demo on a PostgreSQL server of its own; DEMO_ARGS="--keep demo.db" keeps its SQLite file.
+# STORE=postgres runs the demo on a PostgreSQL server of its own; DEMO_ARGS=--help lists what else it can do.
 STORE ?=
 DEMO_ARGS ?=
 
@@ -28,7 +28,7 @@ help: ## Show this list
 	@echo "Settings: PYTHON=python3.12   VENV=.venv   PYTEST_ARGS=\"-x -k claim\"   STORE=postgres   BENCH_ARGS=...   SOAK_ARGS=..."
 
 .PHONY: demo
-demo: $(READY) ## Watch jobs run, fail, retry and finish
+demo: $(READY) ## Watch a queue at work: jobs, workers, Spark, a report (1 to 2 minutes)
 	@$(BIN)/python -m examples.demo $(if $(STORE),--store $(STORE)) $(DEMO_ARGS)
 
 .PHONY: test
@@ -56,13 +56,17 @@ docs: $(READY) ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open site/index.html"
 
+.PHONY: first-job
+first-job: ## Time the way from an empty cache to the first finished job
+	@$(if $(PYTHON),"$(PYTHON)",python3) tools/first_job.py
+
 .PHONY: coverage-ids
 coverage-ids: $(READY) ## List which requirement ids have a test
 	@$(BIN)/python tools/requirement_coverage.py
 
 .PHONY: clean
 clean: ## Remove the environment, caches and build output
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build demo-output dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One environment, made once; made again when what it depends on has changed.
@@ -86,7 +90,7 @@ $(READY): pyproject.toml constraints.txt
 			exit 1; \
 		fi; \
 	fi; \
-	echo "Installing Penstock and its development tools into $(VENV) (a minute or two the first time)"; \
-	"$(BIN)/python" -m pip install -qq -e '.[dev]' -c constraints.txt || { \
+	echo "Installing Penstock, Spark and the development tools into $(VENV) (about 700 MB; a minute or two the first time)"; \
+	"$(BIN)/python" tools/install.py -e '.[dev]' -c constraints.txt || { \
 		echo "The installation failed; the reason is above. To start over: make clean" >&2; exit 1; }
 	@touch "$@"

@@ -1,70 +1,138 @@
-"""The demo is the first thing a newcomer runs, so it is run here too."""
+"""The demo is the first thing a newcomer runs, so it is run here too, to its end."""
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 import penstock
 from penstock import JobStatus
+from penstock.cli import app as command_line
 
 ROOT = Path(__file__).resolve().parents[2]
+# The JVM of the demo should not run beside that of the tests of Spark.
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(900)]
 
 
-def run_demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "examples.demo", "--jobs", "60", "--pace", "0.2", *arguments],
+        [
+            sys.executable,
+            "-m",
+            "examples.demo",
+            "--jobs",
+            "40",
+            "--pace",
+            "0.4",
+            "--out",
+            str(folder),
+            *arguments,
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=840,
         check=False,
     )
 
 
+def assert_told(text: str) -> None:
+    """Every kind of end, two lives, and the order of the keyed jobs."""
+    for pattern in (
+        r"^COMPLETED +79 ",
+        r"^STOPPED +1 .* 1 endless",
+        r"^UNSCHEDULED +1 .* 1 unwanted",
+        r"^FAILED +1 .* 1 refused",
+        r"^DEAD_LETTER +5 .* 1 orphan, 3 poison, 1 stuck",
+        r"lose: running → unknown_retry",
+        r'its result: "attempt 2 did parts [2-9] to 20"',
+        r"fail: running → dead_letter  \(attempt 2, the execution time of \S+ s is over\)",
+        r"^  customer ada   1 2 3 4 5$",
+        r"^  customer eve   1 2 3 4 5$",
+    ):
+        assert re.search(pattern, text, re.MULTILINE), pattern
+    assert "\x1b[" not in text
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """A finished run: its output, and the store it left."""
-    path = tmp_path_factory.mktemp("demo") / "kept.db"
-    done = run_demo("--keep", str(path))
+    """A finished run: its output, and the folder it filled."""
+    folder = tmp_path_factory.mktemp("demo") / "out"
+    done = run_demo(folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done, path
+    return done, folder
 
 
-@pytest.mark.slow
-def test_the_demo_shows_every_kind_of_end_and_proves_its_journal(demo):
-    done, _ = demo
-    for text in (
-        "60 fast",
-        "DEAD_LETTER     4  1 orphan, 3 poison",
-        "STOPPED         1  1 long",
-        "UNSCHEDULED     1  1 unwanted",
-        "lose: running → unknown_retry",
-        "stale_attempt: attempt 1 is over",
-        "the same as the jobs table, and no invariant is broken",
-        "jobs a second claimed and completed",
-    ):
-        assert text in done.stdout
-    for customer in ("ada", "bob", "eve"):
-        assert f"customer {customer}   1 2 3 4 5 6\n" in done.stdout
-    assert "\x1b[" not in done.stdout
+@pytest.mark.xdist_group("spark")
+def test_the_demo_goes_from_the_first_job_to_the_report(demo):
+    done, folder = demo
+    assert_told(done.stdout)
+    assert re.search(r"^  audit    \d+ changes checked, 0 violations$", done.stdout, re.MULTILINE)
+    assert '"penstock-report"' in (folder / "report.html").read_text("utf-8")
+    assert any((folder / "lake" / "attempts").rglob("*.parquet"))
     assert done.stderr == ""
 
 
-@pytest.mark.slow
-def test_the_demo_keeps_its_store_where_it_is_told_to(demo):
-    _, path = demo
-    with penstock.open_backend(f"sqlite:///{path}") as backend:
+@pytest.mark.xdist_group("spark")
+def test_the_demo_keeps_its_store(demo):
+    _, folder = demo
+    with penstock.open_backend(f"sqlite:///{folder}/jobs.db") as backend:
         stats = backend.get_job_stats()
-        (fragile,) = backend.list_jobs(type="fragile")
-    assert stats.total_jobs == stats.completed_jobs + stats.stopped_jobs == 108
-    assert (fragile.status, fragile.attempt, fragile.failures) == (JobStatus.COMPLETED, 2, 1)
+        (crash,) = backend.list_jobs(type="crash")
+    assert stats.total_jobs == stats.completed_jobs + stats.stopped_jobs == 87
+    assert (crash.status, crash.attempt) == (JobStatus.COMPLETED, 2)
 
 
-@pytest.mark.slow
-def test_the_demo_does_not_overwrite_a_file(demo):
-    _, path = demo
-    done = run_demo("--keep", str(path))
-    assert done.returncode == 2
-    assert "exists already" in done.stderr
+@pytest.mark.xdist_group("spark")
+def test_what_the_demo_tells_to_try_exists(demo):
+    done, folder = demo
+    looked_at, _, tries = done.stdout.rpartition("Try next")
+    for path in re.findall(
+        rf"^  ({re.escape(str(folder))}\S*)", looked_at.rpartition("Look at")[2], re.MULTILINE
+    ):
+        assert Path(path).exists()
+    commands = [line.split("   ")[0] for line in re.findall(r"^  (\S*penstock .+)$", tries, re.MULTILINE)]
+    assert len(commands) > 1
+    for command in commands:
+        _, *arguments = shlex.split(command)
+        group = typer.main.get_command(command_line)
+        name, chosen, rest = group.resolve_command(
+            group.make_context("penstock", ["--", *arguments]), arguments
+        )
+        chosen.make_context(name, rest)  # parses, and refuses what it does not know
+    for path in re.findall(r"^  \S*python (examples/\S+)", tries, re.MULTILINE):
+        assert (ROOT / path).is_file()
+    for page in re.findall(r"^  (docs/\S+)", tries, re.MULTILINE):
+        assert (ROOT / page).is_file()
+
+
+@pytest.mark.xdist_group("spark")
+def test_the_demo_runs_again_in_its_folder(demo):
+    _, folder = demo
+    (folder / "left over").write_text("from the last run")
+    done = run_demo(folder, "--no-spark", "--pace", "0.2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (folder / "left over").exists()
+    assert (folder / "jobs.db").exists()
+
+
+def test_the_demo_leaves_a_folder_alone_that_is_not_its_own(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    done = run_demo(tmp_path)
+    assert done.returncode == 1
+    assert "holds something that no demo has written" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.postgres
+def test_the_demo_brings_its_own_postgresql(tmp_path):
+    """The pipeline on PostgreSQL has tests of its own; a second JVM here would only cost time."""
+    done = run_demo(tmp_path / "out", "--store", "postgres", "--no-spark")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_told(done.stdout)
+    assert "postgresql://" in done.stdout
+    assert not (tmp_path / "out" / "jobs.db").exists()

@@ -1,0 +1,10 @@
+"""A queue at work, from the first job to the report: `make demo`, or `python -m examples.demo --help`.
+
+jobs      the app: ten kinds of handlers, good and bad
+cast      which jobs are submitted
+workers   `penstock worker` processes, one of which is killed
+watch     the display while they work
+story     what the journal says about it
+lake      the same as tables: sync, audit and report on Spark
+places    where the demo keeps its things, and the PostgreSQL server it may start
+"""
