@@ -33,6 +33,7 @@ from penstock.cli.report import report
 from penstock.cli.show import show
 from penstock.cli.stats import stats
 from penstock.cli.submit import SubmitCommand, submit
+from penstock.cli.top import top
 from penstock.cli.version import version, version_line
 from penstock.cli.worker import worker
 from penstock.errors import InvalidArgumentError, PenstockError
@@ -51,6 +52,7 @@ COMMANDS: Final[dict[str, Callable[..., Any]]] = {
     "delete": delete,
     "block": block,
     "unblock": unblock,
+    "top": top,
     "doctor": doctor,
     "bench": bench,
     "archive": archive,
