@@ -58,8 +58,9 @@ def open_backend(url: str | None = None, *, clock: Clock | None = None, **option
             query: "sqlite:///file.db?durability=normal", "postgresql://…?schema=shop&pgbouncer=true".
         clock: replaces the store's clock; anything with `now()`.
         **options: `max_payload`, `idempotency_window`, `max_pending`, `max_depth`, `retention`, `liveness`, and the store's
-            own: `durability` and `timeout` for SQLite; `schema`, `pool_size`, `timeout`, `migrate` and `pgbouncer` for
-            PostgreSQL; `create=False` for both, which refuses a place without a store instead of making one.
+            own: `durability` and `timeout` for SQLite; `schema`, `pool_size`, `timeout`, `migrate`, `pgbouncer` and
+            `listen` for PostgreSQL; `create=False` for both, which refuses a place without a store instead of making
+            one.
 
     Raises:
         InvalidArgumentError: an unknown kind of url, or options that are wrong; all of them are named at once.

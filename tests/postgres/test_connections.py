@@ -18,7 +18,8 @@ COUNT = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'penstoc
 def test_wrong_options_are_named_all_at_once(postgres_url):
     """RELIABILITY 3: of the store, of all stores, unknown ones, and the clock; nothing is opened."""
     wrong = {
-        "schema": "", "pool_size": 0, "timeout": -1, "migrate": 1, "pgbouncer": None, "max_payload": 0, "foo": 1
+        "schema": "", "pool_size": 0, "timeout": -1, "migrate": 1, "pgbouncer": None, "listen": "no",
+        "max_payload": 0, "foo": 1,
     }  # fmt: skip
     with pytest.raises(InvalidArgumentError) as caught:
         penstock.open_backend(postgres_url, clock=5, **wrong)

@@ -209,9 +209,10 @@ def test_a_watcher_that_fails_does_not_silence_the_others(open_store):
     stop()
 
 
-def test_behind_a_pooler_nobody_listens(open_store, admin, schema):
-    """B17: LISTEN does not work there; looking does."""
-    backend = open_store(pgbouncer=True)
+@pytest.mark.parametrize("options", [{"pgbouncer": True}, {"listen": False}], ids=str)
+def test_behind_a_pooler_and_when_told_so_nobody_listens(open_store, admin, schema, options):
+    """B17: LISTEN does not work behind a pooler; looking does."""
+    backend = open_store(**options)
     stop = backend.watch(lambda: None)
     assert "penstock-listen" not in threads()
     backend.enqueue_job(Job(id="a", type="t"))

@@ -551,6 +551,10 @@ class EngineBackend(OutboxVerbs):
         told = None if intakes is None else encode_intakes(intakes)
         return self._write(lambda tx: tx.beat(owner, told))
 
+    def has_owner(self, owner: str) -> bool:
+        arguments.text("owner", owner, arguments.MAX_ID)
+        return self._store.has_owner(owner)
+
     def close_owner(self, owner: str) -> None:
         arguments.text("owner", owner, arguments.MAX_ID)
         self._write(lambda tx: tx.drop_owners([owner]))

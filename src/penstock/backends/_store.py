@@ -560,6 +560,10 @@ class Store(ABC):
         """Wait until transactions that read the flag of blocking before it was last changed have ended."""
 
     @abstractmethod
+    def has_owner(self, owner: str) -> bool:
+        """See `Backend.has_owner`."""
+
+    @abstractmethod
     def close(self) -> None: ...
 
     poll_seconds: float = 0.05

@@ -521,6 +521,10 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    def has_owner(self, owner: str) -> bool:
+        """Whether a liveness row is there: a look from anywhere, which writes nothing."""
+
+    @abstractmethod
     def close_owner(self, owner: str) -> None:
         """Remove a liveness row. Jobs it still holds are lost at the next `maintain`."""
 

@@ -1021,6 +1021,10 @@ class ModelBackend(Backend):
                 self._intakes[owner] = told
             return True
 
+    def has_owner(self, owner: str) -> bool:
+        with self._transaction():
+            return owner in self._owners
+
     def close_owner(self, owner: str) -> None:
         with self._transaction():
             self._owners.pop(owner, None)

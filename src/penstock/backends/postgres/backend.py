@@ -28,6 +28,7 @@ _OWN_OPTIONS: Final = {
     "migrate": False,
     "pgbouncer": False,
     "create": True,
+    "listen": True,
 }
 
 
@@ -48,6 +49,7 @@ class PostgresBackend(EngineBackend):
         migrate: bool = False,
         pgbouncer: bool = False,
         create: bool = True,
+        listen: bool = True,
     ) -> None:
         store = PostgresStore(
             url,
@@ -58,6 +60,7 @@ class PostgresBackend(EngineBackend):
             migrate=migrate,
             pgbouncer=pgbouncer,
             create=create,
+            listen=listen,
         )
         self._place = _place_of(url, schema)
         super().__init__(store, options or StoreOptions(), has_own_clock=clock is not None)
@@ -99,6 +102,8 @@ def open_postgres(url: str, *, clock: Clock | None, options: Mapping[str, Any]) 
         pgbouncer: the url leads to a pooler in transaction mode: nothing is prepared and no setting outlives a
             transaction; False.
         create: make the store if the schema is empty; False refuses an empty schema, and leaves it as it is.
+        listen: keep one more connection, by which others' commits wake waiting streams at once; without it they
+            look by themselves. True; never with a pooler.
     """
     common, own = read_options(options, _OWN_OPTIONS, _OWN_READERS, clock=clock)
     return PostgresBackend(
@@ -111,6 +116,7 @@ def open_postgres(url: str, *, clock: Clock | None, options: Mapping[str, Any]) 
         migrate=own["migrate"],
         pgbouncer=own["pgbouncer"],
         create=own["create"],
+        listen=own["listen"],
     )
 
 
@@ -137,6 +143,7 @@ _OWN_READERS: Final = {
     "migrate": boolean,
     "pgbouncer": boolean,
     "create": boolean,
+    "listen": boolean,
 }
 
 

@@ -203,6 +203,7 @@ class JoinedStore(Store):
     count_deliveries = _refuse("count_deliveries")
     schedules = _refuse("list_schedules")
     is_blocked = _refuse("is_blocked")
+    has_owner = _refuse("has_owner")
 
 
 class JoinedBackend(EngineBackend):

@@ -93,6 +93,7 @@ class PostgresStore(Store):
         migrate: bool = False,
         pgbouncer: bool = False,
         create: bool = True,
+        listen: bool = True,
     ) -> None:
         self.context = Context(schema, has_own_clock=clock is not None)
         self._on_commit: Callable[[Sequence[Change]], None] | None = None
@@ -112,7 +113,7 @@ class PostgresStore(Store):
         self.hints = Hints(
             schema,
             self.context.lock_class,
-            None if pgbouncer else self._pool.conninfo(),
+            self._pool.conninfo() if listen and not pgbouncer else None,
             lambda send: self._read_once(send, Patience(_HINT_SECONDS, obeys_scope=False)),
         )
         self._joinable = Connections(lambda: self.run(lambda own: identity(own, self.context)))
@@ -625,6 +626,10 @@ class PostgresStore(Store):
         except BackendError as error:
             logger.warning("the queue is blocked; whether jobs are still being added is unknown: %s", error)
 
+    def has_owner(self, owner: str) -> bool:
+        query = self.context.sql.text("SELECT EXISTS (SELECT FROM {schema}.owner WHERE id = %s)")
+        return self.run(lambda connection: bool(_value(connection, query, owner)))
+
     def close(self) -> None:
         self.hints.close()
         self._pool.close()
@@ -674,6 +679,6 @@ def _roll_back(connection: BoundedConnection) -> None:
         connection.pgconn.finish()
 
 
-def _value(connection: BoundedConnection, query: str) -> Any:
-    found = connection.execute(query).fetchone()
+def _value(connection: BoundedConnection, query: str, *values: object) -> Any:
+    found = connection.execute(query, values or None).fetchone()
     return None if found is None else found[0]

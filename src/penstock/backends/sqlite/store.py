@@ -311,6 +311,10 @@ class SqliteStore(Store):
         query = "SELECT value FROM setting WHERE name = 'blocked'"
         return bool(self._read(lambda cursor: fetch(cursor, query))[0][0])
 
+    def has_owner(self, owner: str) -> bool:
+        query = "SELECT 1 FROM owner WHERE id = ?"
+        return bool(self._read(lambda cursor: fetch(cursor, query, (owner,))))
+
     def close(self) -> None:
         with self._gate:
             if self._closed:

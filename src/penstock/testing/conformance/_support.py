@@ -263,6 +263,7 @@ OTHER_VERBS: dict[str, Call] = {
     "heartbeat": lambda backend, job_id: backend.heartbeat(WORKER),
     "open_owner": lambda backend, job_id: backend.open_owner(),
     "beat_owner": lambda backend, job_id: backend.beat_owner("owner"),
+    "has_owner": lambda backend, job_id: backend.has_owner("owner"),
     "close_owner": lambda backend, job_id: backend.close_owner("owner"),
     "redrive_jobs": lambda backend, job_id: backend.redrive_jobs(tags=["dead"]),
     "get_jobs": lambda backend, job_id: backend.get_jobs([job_id]),

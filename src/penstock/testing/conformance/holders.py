@@ -339,8 +339,10 @@ class Owners(Suite):
         owner = backend.open_owner()
         assert owner
         assert backend.beat_owner(owner) is True
+        assert backend.has_owner(owner) is True
         backend.close_owner(owner)
         assert backend.beat_owner(owner) is False
+        assert backend.has_owner(owner) is False
 
     def test_every_owner_has_an_id_of_its_own(self, backend: Backend) -> None:
         owners = [backend.open_owner() for _ in range(3)]
@@ -355,6 +357,7 @@ class Owners(Suite):
         with unchanged(backend):
             owner = backend.open_owner()
             backend.beat_owner(owner)
+            backend.has_owner(owner)
             backend.close_owner(owner)
 
     def test_a_beating_owner_holds_its_jobs_however_long_they_take(
