@@ -84,6 +84,7 @@ class App:
         self.callbacks = callbacks
         self._clock = clock
         self._options = options
+        self._moved: dict[str, Any] = {}
         self._tasks: dict[str, Task[..., Any]] = {}
         self._schedules: dict[str, tuple[Periodic, Callable[..., Any]]] = {}
         #: What is around every handler, from the outermost to the innermost.
@@ -368,12 +369,29 @@ class App:
             return found
         with self._lock:
             if self._client is None:
-                self._client = QueueClient(connect(self.url, clock=self._clock, **self._options))
+                self._client = QueueClient(connect(**self.connection()))
             return self._client
 
     def stand_in(self, client: Client | None) -> None:
         """Talk to something else than the app's own queue, until told otherwise (`penstock.testing`)."""
         self._stand_in = client
+
+    def move_to(self, url: str, **options: Any) -> None:
+        """Keep jobs elsewhere from the next opening on, with these options beside its own; not for users."""
+        self.close()
+        self.url = url
+        self._moved = options
+
+    def connection(self) -> dict[str, Any]:
+        """Return how it opens its store: the arguments of `penstock.connect`; not for users."""
+        return {"url": self.url, "clock": self._clock, **self._options, **self._moved}
+
+    # What is open, and what guards it, belongs to this process; handlers and settings may go elsewhere (a fleet).
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None, "_client": None, "_stand_in": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
     def close(self) -> None:
         """Close the queue, if it was opened; the next use opens it again."""

@@ -112,10 +112,23 @@ class Task(Generic[P, R]):
         self.type = type
         self.isolation = isolation
         self.limits = dict(limits or {})
-        self.signature = Signature(function, JobContext)
-        self.is_async = inspect.iscoroutinefunction(function)
         self._options = options
         self._joined: object = None
+        _ = self.signature  # this is the check
+
+    @functools.cached_property
+    def signature(self) -> Signature:
+        """What the function takes and gives back."""
+        return Signature(self.function, JobContext)
+
+    @functools.cached_property
+    def is_async(self) -> bool:
+        """Whether the function is `async def`."""
+        return inspect.iscoroutinefunction(self.function)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A function that is sent elsewhere is whole only after the tasks that it names: its signature is made anew.
+        return {name: value for name, value in self.__dict__.items() if name not in ("signature", "is_async")}
 
     def __repr__(self) -> str:
         return f"<Task {self.type}>"

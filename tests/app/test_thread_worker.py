@@ -35,8 +35,16 @@ def test_jobs_run_and_are_completed(stored_app):
     def double(number: int) -> int:
         return 2 * number
 
+    @stored_app.job(retry=RetryPolicy(max_attempts=2, initial_delay=0))
+    def never() -> None:
+        raise TemporaryError("no")
+
     handles = double.submit_many([{"number": number} for number in range(50)])
-    Worker(stored_app, isolation="thread").run(until_idle=True)
+    never.submit()
+    worker = Worker(stored_app, isolation="thread")
+    assert (worker.completed, worker.failed) == (0, 0)
+    worker.run(until_idle=True)
+    assert (worker.completed, worker.failed) == (50, 2)
     assert [handle.result(0) for handle in handles] == [2 * number for number in range(50)]
     assert check_store(stored_app.queue.backend) == []
 

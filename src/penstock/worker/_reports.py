@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
@@ -71,8 +71,9 @@ class Reporter:
         self._stopping = threading.Event()
         self._give_up_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="penstock-reports", daemon=True)
-        #: Reports that the store accepted, and those it refused because the attempt was over.
+        #: Reports that the store accepted, also by the kind of outcome, and those it refused because the attempt was over.
         self.accepted = 0
+        self.accepted_of: Counter[type] = Counter()
         self.refused = 0
 
     def start(self) -> None:
@@ -168,9 +169,9 @@ class Reporter:
         while True:
             try:
                 send(self._queue, kind, reports)
-                self.accepted += len(reports)
+                self._count(kind, len(reports))
             except ReportErrors as group:
-                self.accepted += len(reports) - len(group.exceptions)
+                self._count(kind, len(reports) - len(group.exceptions))
                 self._refused(group, {report.job_id: report for report in reports})
             except BackendError as error:
                 if not error.retryable:
@@ -185,6 +186,10 @@ class Reporter:
             except InvalidArgumentError as error:
                 self._one_by_one(kind, reports, error)
             return
+
+    def _count(self, kind: type, number: int) -> None:
+        self.accepted += number
+        self.accepted_of[kind] += number
 
     def _refused(self, group: ReportErrors, reports: dict[str, Report]) -> None:
         for error in group.exceptions:

@@ -20,6 +20,7 @@ import socket
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -103,20 +104,14 @@ class Worker:
     ) -> None:
         if not isinstance(app, App):
             raise InvalidArgumentError(f"app must be an App, got {shown(app)}", field="app", value=app)
-        if isolation not in ISOLATIONS:
-            raise InvalidArgumentError(
-                f"isolation must be one of {', '.join(ISOLATIONS)}, got {shown(isolation)}",
-                field="isolation",
-                value=isolation,
-            )
         self.app = app
-        self.concurrency = _whole("concurrency", concurrency, 1, MOST_SLOTS)
-        self.prefetch = _whole("prefetch", prefetch, 0, MOST_PREFETCHED)
+        self.concurrency = checked_whole("concurrency", concurrency, 1, MOST_SLOTS)
+        self.prefetch = checked_whole("prefetch", prefetch, 0, MOST_PREFETCHED)
         self.isolation: Isolation = isolation
         self.grace = duration(grace, "grace").total_seconds()
         self.stop_grace = duration(stop_grace, "stop_grace").total_seconds()
-        self.tags = tuple(tags) if not isinstance(tags, str) else _refuse_text("tags", tags)
-        self._tasks = _wanted(app, types)
+        self.tags = checked_texts("tags", tags)
+        self._tasks = checked_tasks(app, types, isolation)
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._origin = self._find_origin()
         self._processes: ProcessRunner | None = None
@@ -129,6 +124,7 @@ class Worker:
         self._is_draining = False
         self._capacity = self.concurrency + self.prefetch
         self._taken = 0
+        self._accepted_of: Counter[type] = Counter()
 
     def __repr__(self) -> str:
         return f"<Worker {self.name} of {len(self._tasks)} types>"
@@ -138,22 +134,26 @@ class Worker:
         """The types it takes."""
         return tuple(self._tasks)
 
+    @property
+    def completed(self) -> int:
+        """How many completions the store has accepted from it in this run, or the last one."""
+        return self._accepted_of[Completed]
+
+    @property
+    def failed(self) -> int:
+        """How many failures of attempts the store has accepted from it in this run, or the last one."""
+        return self._accepted_of[Failed]
+
     def _isolation_of(self, task: Task[Any, Any]) -> Isolation:
         return task.isolation or self.isolation
 
     def _find_origin(self) -> Origin | None:
-        """Check that each task can be run the way it is to be run; return where those with processes come from."""
+        """Return where those tasks come from that are run in processes, if there are any."""
         forked = [task for task in self._tasks.values() if self._isolation_of(task) == "process"]
-        for task in self._tasks.values():
-            refused = [name for name in task.limits if name != "output"]
-            if self._isolation_of(task) == "thread" and refused:
-                raise InvalidArgumentError(
-                    f"{task.type} has limits ({', '.join(refused)}), which only hold for a process of its own: "
-                    'run it with isolation="process", or drop them',
-                    field="isolation",
-                    value="thread",
-                )
-        return find_origin(self.app, forked) if forked else None
+        return self._origin_of(forked) if forked else None
+
+    def _origin_of(self, tasks: list[Task[Any, Any]]) -> Origin:
+        return find_origin(self.app, tasks)
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -186,6 +186,7 @@ class Worker:
         self._stops, self._is_draining = 0, False
         self._backlog = Backlog()
         self._reporter = Reporter(queue, self._control.put, self._backlog.__len__, self._capacity)
+        self._accepted_of = self._reporter.accepted_of
         self._watch = Watch(self, queue, self.stop_grace)
         self._slots = [
             Slot(number, self._backlog, self._begin, self._finish, self._runner_for, self._keep_output)
@@ -509,7 +510,8 @@ def _shown_result(outcome: Outcome) -> str:
     return f": {text if len(text) <= SHOWN_RESULT else text[:SHOWN_RESULT] + '…'}"
 
 
-def _whole(field: str, value: object, least: int, most: int) -> int:
+def checked_whole(field: str, value: object, least: int, most: int) -> int:
+    """Return a whole number within limits, or refuse it."""
     if type(value) is not int or not least <= value <= most:
         raise InvalidArgumentError(
             f"{field} must be a whole number from {least} to {most}, got {shown(value)}",
@@ -519,17 +521,41 @@ def _whole(field: str, value: object, least: int, most: int) -> int:
     return value
 
 
-def _refuse_text(field: str, value: str) -> tuple[str, ...]:
-    raise InvalidArgumentError(
-        f"{field} must be a sequence of strings, got {shown(value)}", field=field, value=value
-    )
+def checked_texts(field: str, value: Sequence[str]) -> tuple[str, ...]:
+    """Return a sequence of texts, or refuse what is one text."""
+    if isinstance(value, str):
+        raise InvalidArgumentError(
+            f"{field} must be a sequence of strings, got {shown(value)}", field=field, value=value
+        )
+    return tuple(value)
+
+
+def checked_tasks(app: App, types: Sequence[str] | None, isolation: Isolation) -> dict[str, Task[..., Any]]:
+    """Return the tasks of these types, or of all; refuse those that cannot be run the way they are to be run."""
+    if isolation not in ISOLATIONS:
+        raise InvalidArgumentError(
+            f"isolation must be one of {', '.join(ISOLATIONS)}, got {shown(isolation)}",
+            field="isolation",
+            value=isolation,
+        )
+    wanted = _wanted(app, types)
+    for task in wanted.values():
+        refused = [name for name in task.limits if name != "output"]
+        if (task.isolation or isolation) == "thread" and refused:
+            raise InvalidArgumentError(
+                f"{task.type} has limits ({', '.join(refused)}), which only hold for a process of its own: "
+                'run it with isolation="process", or drop them',
+                field="isolation",
+                value="thread",
+            )
+    return wanted
 
 
 def _wanted(app: App, types: Sequence[str] | None) -> dict[str, Task[..., Any]]:
     if types is None:
         wanted = dict(app.tasks)
     else:
-        names = _refuse_text("types", types) if isinstance(types, str) else tuple(types)
+        names = checked_texts("types", types)
         unknown = [name for name in names if name not in app.tasks]
         if unknown:
             raise InvalidArgumentError(
