@@ -25,6 +25,7 @@ from penstock.cli.bench import bench
 from penstock.cli.blocking import block, unblock
 from penstock.cli.changing import cancel, delete, redrive
 from penstock.cli.doctor import doctor
+from penstock.cli.fleet import fleet
 from penstock.cli.journal import journal
 from penstock.cli.listing import list_jobs
 from penstock.cli.migrate import migrate
@@ -55,6 +56,7 @@ COMMANDS: Final[dict[str, Callable[..., Any]]] = {
     "top": top,
     "doctor": doctor,
     "bench": bench,
+    "fleet": fleet,
     "archive": archive,
     "audit": audit,
     "report": report,

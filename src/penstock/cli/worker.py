@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli._fleet import run_fleet
 from penstock.cli._loading import check_shared, load_app
 from penstock.cli._logs import LEVELS, log_to_stderr
+from penstock.cli._processes import run_processes
 from penstock.cli._values import listed
 from penstock.errors import InvalidArgumentError
 from penstock.worker import Worker
 
-__all__ = ["worker"]
+__all__ = ["IsolationChoice", "worker"]
 
 
 class IsolationChoice(StrEnum):
@@ -112,7 +112,7 @@ def worker(
         types=listed(types) or None,
     )
     if processes != 1:
-        run_fleet(processes)
+        run_processes(processes)
     if stop_on_eof:
         threading.Thread(target=_stop_at_eof, args=(made,), daemon=True).start()
     try:

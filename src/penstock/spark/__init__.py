@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.spark._session import register, session
     from penstock.spark.auditing import audit
+    from penstock.spark.fleet import FleetReport, run_fleet
     from penstock.spark.frames import FramesReport, run_frames
     from penstock.spark.lake import SyncProgress, SyncReport, read_table, sync
     from penstock.spark.transforms import attempts, flows, hourly, latest
 
 __all__ = [
+    "FleetReport",
     "FramesReport",
     "SyncProgress",
     "SyncReport",
@@ -32,12 +34,14 @@ __all__ = [
     "latest",
     "read_table",
     "register",
+    "run_fleet",
     "run_frames",
     "session",
     "sync",
 ]
 
 _HOMES = {
+    "FleetReport": "fleet",
     "FramesReport": "frames",
     "SyncProgress": "lake",
     "SyncReport": "lake",
@@ -48,6 +52,7 @@ _HOMES = {
     "latest": "transforms",
     "read_table": "lake",
     "register": "_session",
+    "run_fleet": "fleet",
     "run_frames": "frames",
     "session": "_session",
     "sync": "lake",

@@ -40,6 +40,7 @@ from penstock.errors import InvalidArgumentError, PenstockError, ReportErrors, s
 from penstock.job import Job
 from penstock.policy import FailureCategory, duration
 from penstock.queue import Queue
+from penstock.spark._faults import short
 from penstock.spark._places import Place
 
 __all__ = ["FramesReport", "run_frames"]
@@ -318,7 +319,7 @@ class _Frames:
         except (PySparkException, Py4JError) as error:
             if "ExecutorLostFailure" in str(error):
                 raise
-            raise _TasksFailedError(_short(error)) from error
+            raise _TasksFailedError(short(error)) from error
         return _by_id(table, {job.id: job.attempt for job in jobs})
 
     def _frame(self, jobs: Sequence[Job]) -> tuple[DataFrame, DataFrame | None]:
@@ -427,14 +428,3 @@ def _category(name: str | None) -> FailureCategory:
         return FailureCategory.TEMPORARY if name is None else FailureCategory(name.lower())
     except ValueError:
         return FailureCategory.TEMPORARY
-
-
-def _short(error: Exception) -> str:
-    """Return the part of Spark's message that a person wants: the last line of a Python traceback, or the first of all."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("at ", "File ", "Driver stacktrace", "..."))]
-    python = [
-        line for line in told if line.partition(":")[0].rpartition(".")[2].endswith(("Error", "Exception"))
-    ]
-    chosen: Any = python[0] if python else (told or ["a task failed"])[0]
-    return str(chosen)[:2000]

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 
 from penstock.errors import InvalidArgumentError, shown
 
-__all__ = ["run_fleet"]
+__all__ = ["run_processes"]
 
 logger = logging.getLogger("penstock.worker")
 
@@ -27,7 +27,7 @@ LOOK_SECONDS: Final = 0.1
 SHORTEST_LIFE: Final = 5.0
 
 
-def run_fleet(number: int) -> NoReturn:
+def run_processes(number: int) -> NoReturn:
     """Run so many workers with this process's own arguments until they have ended, and exit as the worst of them."""
     if not 1 <= number <= MOST_PROCESSES:
         raise InvalidArgumentError(
@@ -35,13 +35,13 @@ def run_fleet(number: int) -> NoReturn:
             field="processes",
             value=number,
         )
-    fleet = _Fleet(number)
+    workers = _Workers(number)
     for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, fleet.pass_on)
-    sys.exit(fleet.run())
+        signal.signal(each, workers.pass_on)
+    sys.exit(workers.run())
 
 
-class _Fleet:
+class _Workers:
     def __init__(self, number: int) -> None:
         self._number = number
         self._workers: dict[subprocess.Popen[bytes], float] = {}
