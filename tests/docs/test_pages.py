@@ -6,12 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+import typer.main
 
 import penstock
 from penstock import errors
 from penstock.backends import _arguments, _options, base
 from penstock.backends.postgres import backend as postgres_backend
 from penstock.backends.sqlite import backend as sqlite_backend
+from penstock.cli import app
 from penstock.job import Job, JobStatus, JournalEntry
 from penstock.lifecycle import Verb
 from penstock.policy import RetryPolicy, Timeouts
@@ -60,6 +62,16 @@ def test_every_option_is_in_the_pages_about_stores():
     assert [name for name in postgres_backend._OWN_OPTIONS if f"| `{name}` |" not in both + own] == []
     named = re.findall(r"`(\w+)(?:=\w+)?`", inspect.getdoc(penstock.open_backend).split("**options:")[1])
     assert [name for name in named if f"| `{name}` |" not in both + own] == []
+
+
+def test_every_option_of_a_worker_is_in_its_guide():
+    text = page("guides/workers.md")
+    command = typer.main.get_command(app).commands["worker"]
+    options = [each for each in command.params if each.name != "app" and not each.hidden]
+    shown = [option.opts[0] for option in options if option.opts[0] not in ("--help",)]
+    assert [name for name in shown if f"`{name}`" not in text] == []
+    settings = inspect.signature(penstock.Worker).parameters.keys() - {"app", "name"}
+    assert [name for name in settings if f"`{name}`" not in text] == []
 
 
 def test_limits_are_those_of_the_code():
