@@ -68,7 +68,7 @@ def test_every_option_of_a_worker_is_in_its_guide():
     text = page("guides/workers.md")
     command = typer.main.get_command(app).commands["worker"]
     options = [each for each in command.params if each.name != "app" and not each.hidden]
-    shown = [option.opts[0] for option in options if option.opts[0] not in ("--help",)]
+    shown = [option.opts[0] for option in options if option.opts[0] != "--help"]
     assert [name for name in shown if f"`{name}`" not in text] == []
     settings = inspect.signature(penstock.Worker).parameters.keys() - {"app", "name"}
     assert [name for name in settings if f"`{name}`" not in text] == []
