@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from penstock import cli
+from penstock import App, cli
 from penstock.cli import _store
 from penstock.connection import default_url
 
@@ -121,6 +121,28 @@ def test_the_files_url_holds_for_everything_that_a_command_starts_and_no_longer(
     assert "PENSTOCK_URL" not in os.environ
 
 
+def test_a_worker_takes_the_files_url_only_for_an_app_that_has_none(penstock, monkeypatch):
+    module = importlib.import_module("penstock.cli.worker")
+    seen = []
+
+    def look(app):
+        seen.append((app.url, default_url()))
+        raise EnoughError
+
+    monkeypatch.setattr(module, "check_shared", look)
+    monkeypatch.setattr(module, "log_to_stderr", lambda level: None)
+    penstock.write("penstock.toml", 'url = "sqlite:///file.db"\n')
+    for own in (None, "sqlite:///own.db"):
+        monkeypatch.setattr(module, "load_app", lambda name, own=own: App(own))
+        with pytest.raises(EnoughError):
+            penstock("worker", "shop:app")
+    penstock.write("penstock.toml", 'url = "sqlite:///file.db"\n[worker]\nurl = "sqlite:///worker.db"\n')
+    with pytest.raises(EnoughError):
+        penstock("worker", "shop:app")
+    assert [url for url, _ in seen] == [None, "sqlite:///own.db", "sqlite:///worker.db"]
+    assert {default for _, default in seen} == {"sqlite:///file.db"}
+
+
 def test_a_schema_in_the_settings_is_for_postgresql_alone(penstock, urls):
     penstock.write("penstock.toml", 'store-schema = "mine"\n')
     url_of(penstock, urls, "--url", "postgresql://x/y")
@@ -207,6 +229,16 @@ def test_a_value_that_a_command_refuses_is_said_to_come_from_where_it_does(penst
     monkeypatch.setenv("PENSTOCK_ARCHIVE_OLDER_THAN", "never")
     assert "got 'never' (it comes from PENSTOCK_ARCHIVE_OLDER_THAN)" in penstock("archive").err
     assert "comes from" not in penstock("archive", "--older-than", "x").err
+
+
+def test_a_value_of_the_wrong_kind_is_shown_with_its_variable(penstock, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_LIST_LIMIT", "many")
+    done = penstock("list")
+    assert done.code == 2
+    assert "got 'many' (it comes from PENSTOCK_LIST_LIMIT)" in done.err
+    typed = penstock("list", "--limit", "0")
+    assert "'--limit'" in typed.err
+    assert "got '0' (see penstock list --help)" in typed.err
 
 
 # -- the shape of it all ---------------------------------------------------------------------------------------------

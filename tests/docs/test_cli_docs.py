@@ -1,6 +1,7 @@
 """Every command and every option has help, an example that can be typed, and a place in the pages made from them."""
 
 import importlib.util
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_every_example_is_understood(name):
         assert own, example
         for part in own:
             words = shlex.split(part)
-            words = words[: words.index("<")] if "<" in words else words
+            words = list(itertools.takewhile(lambda word: word not in "<>", words))
             command.make_context(path[-1], words[1 + len(path) :])
 
 

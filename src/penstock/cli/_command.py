@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from penstock.cli._settings import SETTINGS_KEY, Settings, is_setting, key_of, short_variables
-from penstock.errors import InvalidArgumentError
+from penstock.errors import InvalidArgumentError, shown
 
 __all__ = ["Command", "Group", "Setting", "adopt", "settings_of", "split_help"]
 
@@ -36,6 +37,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         name_variables(self, path_of(ctx))
+        _show_wrong_values(self, settings_of(ctx))
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -44,7 +46,9 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except InvalidArgumentError as error:
-            origin = _origin(self, ctx, settings, error.field)
+            names = {error.field, f"as_{error.field}"}
+            parameter = next((each for each in self.params if each.name in names), None)
+            origin = "" if parameter is None else _origin(parameter, ctx, settings)
             if origin and origin not in error.message:
                 error.message = f"{error.message} ({origin})"
             raise
@@ -147,15 +151,34 @@ def settings_of(ctx: Any) -> Settings:
     return found if isinstance(found, Settings) else Settings()
 
 
-def _origin(command: Any, ctx: Any, found: Settings, field: str) -> str:
+def _show_wrong_values(command: Any, found: Settings) -> None:
+    """Have parameters that refuse a value say which one it was, and where it came from."""
+    for parameter in command.params:
+        if hasattr(parameter, "check_value"):
+            continue
+        parameter.check_value = parameter.process_value
+
+        def process(ctx: Any, value: Any, parameter: Any = parameter) -> Any:
+            try:
+                return parameter.check_value(ctx, value)
+            except typer.BadParameter as error:
+                if value is not None and "got " not in error.message:
+                    origin = _origin(parameter, ctx, found)
+                    reason = error.message.removeprefix("Value error, ").rstrip(".")
+                    error.message = f"{reason}, got {shown(value)}{f' ({origin})' if origin else ''}"
+                raise
+
+        parameter.process_value = process
+
+
+def _origin(parameter: Any, ctx: Any, found: Settings) -> str:
     """Say where a value that is wrong came from, unless it was typed."""
-    names = {field, f"as_{field}"}
-    parameter = next((each for each in command.params if each.name in names), None)
-    source = None if parameter is None else ctx.get_parameter_source(parameter.name)
-    if parameter is None or source is None:
+    source = ctx.get_parameter_source(parameter.name)
+    if source is None:
         return ""
     if source.name == "DEFAULT_MAP":
         return f"it comes from {found.path}"
     if source.name == "ENVIRONMENT":
-        return f"it comes from {' or '.join(parameter.envvar)}"
+        names = [name for name in parameter.envvar if os.environ.get(name)]
+        return f"it comes from {names[0]}" if names else ""
     return ""

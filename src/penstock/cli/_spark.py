@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Master", "StoreSchema", "Urls", "spark_session", "stderr", "urls_or_default"]
 
 #: For people; what a command is asked for goes to stdout.
-stderr = Console(stderr=True)
+stderr = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 Urls: TypeAlias = Annotated[
     list[str] | None,

@@ -18,6 +18,7 @@ from penstock.cli._command import Command
 from penstock.cli._output import clean, emit, emit_json, fail, is_terminal, job_fields, note, stderr_console
 from penstock.cli._store import AsJson, StoreSchema, Url, open_queue
 from penstock.cli._values import as_duration, as_moment, as_payload, as_priority, listed, read_input
+from penstock.connection import default_url
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import Job, JobStatus
 from penstock.policy import DEFAULT_RETRY, DEFAULT_TIMEOUTS
@@ -25,7 +26,7 @@ from penstock.queue import Queue
 
 __all__ = ["SubmitCommand", "submit"]
 
-#: How long a call may take that stores many jobs at once.
+#: How long a server may take to store many jobs at once.
 BULK_SECONDS: Final = 3600.0
 _DURATION: Final = re.compile(r"\d+(\.\d+)?(ms|s|min|m|h|d|w)?")
 _FIELDS: Final = (
@@ -230,7 +231,10 @@ def _submit_lines(
             requests.append(_arguments(_request(line, defaults)))
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"line {number}: {error}", field="jsonl") from None
-    with open_queue(url, schema, create=True, timeout=BULK_SECONDS) as queue:
+    is_server = (url or default_url()).lower().startswith("postgres")
+    # On SQLite it says how long to wait for others, who never take long.
+    options = {"timeout": BULK_SECONDS} if is_server else {}
+    with open_queue(url, schema, create=True, **options) as queue:
         jobs: list[Job] = []
         for (number, _), request in zip(numbered, requests, strict=True):
             try:
