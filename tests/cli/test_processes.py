@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -114,6 +115,18 @@ def test_a_reader_that_goes_away_is_no_fault(shell):
     assert (process.wait(PATIENCE), errors) == (141, b"")
     process.stderr.close()
     process.stdin.close()
+
+
+def test_a_closed_stdout_is_no_fault(shell):
+    command = shlex.join([sys.executable, "-m", "penstock", "version"])
+    done = subprocess.run(
+        ["sh", "-c", f"{command} >&-"],
+        env=shell.environment,
+        cwd=shell.folder,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_output_without_unicode_is_escaped_instead_of_failing(shell):

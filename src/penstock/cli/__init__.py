@@ -132,6 +132,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
     What a user did wrong is one line on stderr; a traceback is a fault of ours.
     """
+    if sys.stdout is None:  # closed, as by `>&-`
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # for as long as the process lives
     given = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that knows no letters beyond ASCII gets their numbers

@@ -114,21 +114,22 @@ def as_payload(data: bytes, field: str = "payload") -> bytes:
     return encode_json(value, field)
 
 
-def read_input(path: str | Path, field: str) -> bytes:
-    """Return what a file holds, or stdin for "-"."""
+def read_input(path: str | Path, field: str, *, most: int | None = MOST_INPUT) -> bytes:
+    """Return what a file holds, or stdin for "-"; `most` bytes, None for any number."""
+    wanted = -1 if most is None else most + 1
     try:
         if str(path) == "-":
-            data = sys.stdin.buffer.read(MOST_INPUT + 1)
+            data = sys.stdin.buffer.read(wanted)
         else:
             with Path(path).open("rb") as file:
-                data = file.read(MOST_INPUT + 1)
+                data = file.read(wanted)
     except OSError as error:
         raise InvalidArgumentError(
             f"{field}: {path} cannot be read: {error.strerror}", field=field, value=str(path)
         ) from error
-    if len(data) > MOST_INPUT:
+    if most is not None and len(data) > most:
         raise InvalidArgumentError(
-            f"{field}: {path} has more than {MOST_INPUT} bytes", field=field, value=str(path)
+            f"{field}: {path} has more than {most} bytes", field=field, value=str(path)
         )
     return data
 
@@ -138,7 +139,7 @@ def read_ids(ids: list[str] | None) -> list[str]:
     found: list[str] = []
     for each in ids or ():
         if each == "-":
-            lines = read_input("-", "ids").decode(errors="replace").splitlines()
+            lines = read_input("-", "ids", most=None).decode(errors="replace").splitlines()
             found += [line.strip() for line in lines if line.strip()]
         else:
             found.append(each)

@@ -57,7 +57,6 @@ def journal(
         penstock journal --follow
         penstock journal --job 5f8c9a4e-0d3b-4c1e-9d59-0b8f4f6f1a2b
     """
-    writer = None if as_json else TableWriter(_COLUMNS)
     with open_store(url, store_schema) as backend:
         first, last = backend.journal_span()
         if after is not None and after > last:
@@ -66,11 +65,12 @@ def journal(
             )
         reached = last
         if job is not None:
-            entries = backend.job_history(job, min(limit, MOST))
+            entries = backend.job_history(job, limit)
             rows: Iterator[JournalEntry] = iter([each for each in entries if each.seq > (after or 0)])
         else:
             start = max(first - 1, last - limit) if after is None else after
             rows = _pages(backend, start, limit)
+        writer = None if as_json else TableWriter(_COLUMNS)
         for entry in rows:
             _print(entry, writer)
             reached = max(reached, entry.seq) if job is not None else entry.seq

@@ -165,7 +165,7 @@ def submit(
     if jsonl:
         if payload is not None:
             raise InvalidArgumentError("with --jsonl, payloads come from stdin or --file", field="payload")
-        lines = read_input(file or "-", "jsonl").splitlines()
+        lines = read_input(file or "-", "jsonl", most=None).split(b"\n")
         jobs = _submit_lines(lines, request, url, store_schema)
     else:
         if type is None:
@@ -242,7 +242,7 @@ def _submit_lines(
             except InvalidArgumentError as error:
                 raise InvalidArgumentError(f"line {number}: {error}", field="jsonl") from None
         if not jobs:
-            note("there is nothing on stdin to submit")
+            note("there are no lines to submit")
             return []
         with _progress(jobs) as counted:
             ids = queue.enqueue_jobs(counted)
