@@ -79,11 +79,11 @@ def run(options: argparse.Namespace, url: str, folder: Path, console: Console) -
     if not options.no_spark:
         console.rule("[bold]4  Spark makes tables of it", align="left")
         violations = lake.show(console, url, folder)
-    show_next(console, options, url, folder)
+    show_next(console, options, url, folder, watch.survivor or cast.stuck.id)
     return violations == 0
 
 
-def show_next(console: Console, options: argparse.Namespace, url: str, folder: Path) -> None:
+def show_next(console: Console, options: argparse.Namespace, url: str, folder: Path, job_id: str) -> None:
     """Say what there is to look at, and commands that work as they stand."""
     is_up = options.store == "sqlite" or options.stay
     has_lake = not options.no_spark
@@ -98,11 +98,14 @@ def show_next(console: Console, options: argparse.Namespace, url: str, folder: P
     show_lines(console, looks)
     penstock = command()
     tries = {}
+    if is_up:
+        tries[f"export PENSTOCK_URL='{shown(url)}'"] = "then these know where to look:"
+        tries[f"{penstock} stats"] = "how many jobs are in which state"
+        tries[f"{penstock} show {job_id}"] = "one life in full"
+        tries[f"{penstock} list --status dead_letter"] = "what nobody could do"
     if has_lake:
         tries[f"{penstock} report --lake {folder / 'lake'} --json -"] = "the report's numbers"
-    if is_up:
-        address = f"--url '{shown(url)}'"
-        tries[f"{penstock} audit {address}"] = "check the store itself"
+        tries[f"{penstock} audit --lake {folder / 'lake'}"] = "the audit, again"
     tries |= {
         "make demo STORE=postgres": "the same on PostgreSQL",
         f"{python()} examples/hello/hello.py": "ten lines; more in examples/",

@@ -74,7 +74,7 @@ def place_order(
     (order_id,) = connection.execute(
         "INSERT INTO orders (item, quantity) VALUES (%s, %s) RETURNING id", (order.item, order.quantity)
     ).fetchone()
-    job = jobs.queue.joined(connection).submit("order.confirm", {"order_id": order_id, "email": order.email})
+    job = confirm.joined(connection).submit(order_id=order_id, email=order.email)
     try:
         connection.execute(
             "UPDATE stock SET left_over = left_over - %s WHERE item = %s", (order.quantity, order.item)
