@@ -305,6 +305,7 @@ def test_stats_count_all_jobs_and_those_with_tags(run, queue, penstock):
     table = [line.split("\t") for line in run("stats", "x", "x,y").out.splitlines()[:4]]
     assert table[0] == ["TAGS", "TOTAL", "PENDING", "RUNNING", "FAILED", "COMPLETED", "STOPPED", "RETRIES"]
     assert [row[:3] for row in table[1:]] == [["(all)", "4", "3"], ["x", "3", "3"], ["x, y", "2", "2"]]
+    assert run("stats", "--tags", "x,y").out.splitlines()[2].startswith("x, y\t2\t2\t")
     whole, tagged = lines(run("stats", "y", "--json").out)
     assert (whole["total_jobs"], whole["completed_jobs"], whole["blocked"]) == (4, 1, False)
     assert whole["unhandled_types"] == ["a"]

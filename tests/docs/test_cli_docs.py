@@ -27,10 +27,6 @@ def tool():
     return module
 
 
-def test_the_pages_are_up_to_date(tool):
-    assert tool.main(["--check"]) == 0, "run python tools/cli_docs.py"
-
-
 def test_check_fails_and_writes_nothing_when_a_page_is_stale(tool, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tool, "COMMANDS_PAGE", tmp_path / "cli.md")
     monkeypatch.setattr(tool, "SETTINGS_PAGE", tmp_path / "configuration.md")

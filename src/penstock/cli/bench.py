@@ -46,9 +46,9 @@ def bench(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure submitting, claiming and completing on this machine's disk or on a server.
+    """Measure what a store does here.
 
-    Uses a store of its own beside the named one, and removes it afterwards.
+    Submitting, claiming and completing, on this machine's disk or on a server. Uses a store of its own beside the named one, and removes it afterwards.
 
     Examples:
         penstock bench

@@ -18,7 +18,9 @@ def block(
     store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
-    """Refuse new jobs, for every process; what is stored goes on, and so do retries.
+    """Refuse new jobs, or say whether they are.
+
+    This holds for every process. What is stored goes on, and so do retries.
 
     Examples:
         penstock block

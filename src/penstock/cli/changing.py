@@ -26,9 +26,9 @@ def cancel(
     store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel jobs: at once if they wait, else their worker is told to end them.
+    """Cancel jobs that wait or run.
 
-    What waits for them is cancelled too. Exit code 1 if an id does not exist or its job has ended already.
+    Those that wait end at once; those that run are ended by their worker. What waits for them is cancelled too. Exit code 1 if an id does not exist or its job has ended already.
 
     Examples:
         penstock cancel 5f8c9a4e-0d3b-4c1e-9d59-0b8f4f6f1a2b
@@ -56,9 +56,9 @@ def redrive(
     store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
-    """Submit failed and dead jobs again, as copies, and print the new ids.
+    """Submit failed and dead jobs again.
 
-    By tags, all that are failed or dead and have them; by ids, exactly those, or nothing is done.
+    They are copied, and the new ids printed. By tags, all that are failed or dead and have them; by ids, exactly those, or nothing is done.
 
     Examples:
         penstock redrive 5f8c9a4e-0d3b-4c1e-9d59-0b8f4f6f1a2b
@@ -83,9 +83,9 @@ def delete(
     store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete jobs that have ended; if one has not, nothing is deleted.
+    """Delete jobs that have ended.
 
-    Their rows in the journal stay. Exit code 1 if an id does not exist.
+    If one has not, nothing is deleted. Their rows in the journal stay. Exit code 1 if an id does not exist.
 
     Examples:
         penstock delete 5f8c9a4e-0d3b-4c1e-9d59-0b8f4f6f1a2b

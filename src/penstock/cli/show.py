@@ -34,7 +34,9 @@ def show(
     store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a job: its facts, every step of its life with its duration, payload, result, output and error.
+    """Show all about a job.
+
+    Its facts, every step of its life with the time it took, payload, result, output and error.
 
     Examples:
         penstock show 5f8c9a4e-0d3b-4c1e-9d59-0b8f4f6f1a2b

@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli._output import clean, emit, emit_json, emit_table, span
 from penstock.cli._store import AsJson, StoreSchema, Url, open_store
-from penstock.cli._values import listed
+from penstock.cli._values import Tags, listed
 from penstock.job import JobStats
 from penstock.overview import is_handled
 
@@ -26,12 +26,13 @@ _COUNTS = (
 
 
 def stats(
-    tags: Annotated[
+    groups: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="TAGS", help="A row for each: a tag, or a,b for jobs with both.", show_default=False
         ),
     ] = None,
+    tags: Tags = None,
     url: Url = None,
     store_schema: StoreSchema = None,
     as_json: AsJson = False,
@@ -47,7 +48,8 @@ def stats(
         penstock stats --json
     """
     with open_store(url, store_schema) as backend:
-        rows = [backend.get_job_stats(listed([each])) for each in tags or ()]
+        wanted = [listed([each]) for each in groups or ()] + ([listed(tags)] if tags else [])
+        rows = [backend.get_job_stats(each) for each in wanted]
         whole = backend.get_job_stats()
         seen = backend.overview()
     busy = [each for each in seen.types if each.pending or each.running]
