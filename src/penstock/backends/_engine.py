@@ -553,6 +553,7 @@ class EngineBackend(OutboxVerbs):
 
     def has_owner(self, owner: str) -> bool:
         arguments.text("owner", owner, arguments.MAX_ID)
+        checkpoint()
         return self._store.has_owner(owner)
 
     def close_owner(self, owner: str) -> None:
