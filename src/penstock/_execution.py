@@ -15,6 +15,7 @@ from penstock._tracing import is_on, process
 from penstock.context import JobContext
 from penstock.errors import InvalidArgumentError
 from penstock.job import Job
+from penstock.logs import inside
 
 if TYPE_CHECKING:
     from penstock.task import Task
@@ -46,9 +47,11 @@ def execute(
         middleware: from the outermost to the innermost.
         run: runs the coroutine of an `async def` handler to its end.
     """
-    if is_on():
-        return process(job, lambda: _execute(task, job.payload, make_context, middleware, run))
-    return _execute(task, job.payload, make_context, middleware, run)
+
+    def call() -> Completed | Failed:
+        return _execute(task, job.payload, make_context, middleware, run)
+
+    return inside(job, (lambda: process(job, call)) if is_on() else call)
 
 
 def _execute(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import Job
+from penstock.logs import job_fields
 
 if TYPE_CHECKING:
     from penstock.handle import JobHandle
@@ -135,20 +136,18 @@ class JobContext:
     @property
     def log(self) -> JobLog:
         """A logger whose records carry the job's id, type and attempt: `context.log.info("…")`, or `context.log("…")`."""
-        return JobLog(logger, {"job_id": self.job.id, "type": self.job.type, "attempt": self.job.attempt})
+        return JobLog(logger, job_fields(self.job))
 
 
 class JobLog(logging.LoggerAdapter[logging.Logger]):
-    """Logs to `penstock.job`; `record.job_id`, `record.job_type` and `record.attempt` say of which job."""
+    """Logs to `penstock.job`; `record.job_id`, `job_type`, `attempt` and `worker` say of which job."""
 
     def __call__(self, message: str, *args: object) -> None:
         self.info(message, *args)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        facts = dict(self.extra or {})
-        extra = {"job_id": facts["job_id"], "job_type": facts["type"], "attempt": facts["attempt"]}
-        kwargs["extra"] = {**kwargs.get("extra", {}), **extra}
-        return f"{facts['type']} {facts['job_id']}: {msg}", kwargs
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
+        return msg, kwargs
 
 
 def _description(text: object) -> str | None:

@@ -252,7 +252,7 @@ def test_progress_and_log_of_a_process_are_seen(app, tmp_path, caplog):
         assert handle.wait(PATIENCE).progress == 100
     (record,) = [each for each in caplog.records if each.name == "penstock.job"]
     assert (record.job_id, record.attempt) == (handle.id, 1)
-    assert record.getMessage() == f"reports {handle.id}: half way"
+    assert (record.getMessage(), record.job_type) == ("half way", "reports")
 
 
 @pytest.mark.requirement("G22")

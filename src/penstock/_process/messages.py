@@ -75,10 +75,14 @@ class Failure(_Message, frozen=True, tag=5):
 
 
 class Log(_Message, frozen=True, tag=6):
-    """A line of the job's log; `level` is logging's number."""
+    """A record of the job's log; `level` is logging's number, `created` its seconds, `fields` what `extra=` gave."""
 
     level: int
     text: str
+    logger: str = "penstock.job"
+    created: float = 0.0
+    exception: str = ""
+    fields: dict[str, str | int | float | bool | None] = {}
 
 
 class Request(_Message, frozen=True, tag=7):

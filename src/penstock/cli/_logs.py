@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["LEVELS", "log_to_stderr"]
+from penstock.logs import FORMATS, Format, JobFilter, configure
+
+__all__ = ["FORMATS", "LEVELS", "log_everything", "log_to_stderr"]
 
 LEVELS = ("debug", "info", "warning", "error")
 
 
-class _OneLine(logging.Formatter):
-    """Shows control characters escaped: a job's text must not forge lines or move the cursor."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        record.message = "".join(
-            character if character.isprintable() else character.encode("unicode_escape").decode()
-            for character in record.message
-        )
-        return super().formatMessage(record)
-
-
-def log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str, format: Format = "text") -> logging.Handler:
     """Let the library's loggers write to stderr from this level on."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
-    logger = logging.getLogger("penstock")
-    logger.addHandler(handler)
-    logger.setLevel(level.upper())
-    logger.propagate = False
+    return configure(format, level)
+
+
+def log_everything(handler: logging.Handler, level: str, worker: str) -> None:
+    """Let everybody's records go there too, unless the app has set up logging itself; and name the worker."""
+    for each in handler.filters:
+        if isinstance(each, JobFilter):
+            each.worker = worker
+    if not logging.root.handlers:
+        logging.root.addHandler(handler)
+        logging.root.setLevel(level.upper())

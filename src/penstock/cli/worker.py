@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli._loading import check_shared, load_app
-from penstock.cli._logs import LEVELS, log_to_stderr
+from penstock.cli._logs import LEVELS, log_everything, log_to_stderr
 from penstock.cli._processes import run_processes
 from penstock.cli._values import listed
 from penstock.errors import InvalidArgumentError
@@ -24,6 +24,13 @@ class IsolationChoice(StrEnum):
 
     PROCESS = "process"
     THREAD = "thread"
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 def worker(
@@ -81,6 +88,10 @@ def worker(
     log_level: Annotated[
         str, typer.Option(envvar="PENSTOCK_LOG_LEVEL", help=f"One of {', '.join(LEVELS)}.")
     ] = "info",
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(envvar="PENSTOCK_LOG_FORMAT", help="Lines to read, or a JSON object a line."),
+    ] = LogFormat.TEXT,
     stop_on_eof: Annotated[bool, typer.Option("--stop-on-eof", hidden=True)] = False,
 ) -> None:
     """Run the jobs of an app until SIGTERM or Ctrl-C.
@@ -91,12 +102,13 @@ def worker(
         penstock worker shop.jobs:app
         penstock worker shop.jobs:app --concurrency 8 --processes 2
         penstock worker shop.jobs:app --tags gpu --until-idle
+        penstock worker shop.jobs:app --log-format json
     """
     if log_level.lower() not in LEVELS:
         raise InvalidArgumentError(
             f"--log-level must be one of {', '.join(LEVELS)}, got {log_level!r}", field="log_level"
         )
-    log_to_stderr(log_level)
+    handler = log_to_stderr(log_level, log_format.value)
     found = load_app(app)
     if url is not None:
         found.url = url
@@ -111,6 +123,7 @@ def worker(
         tags=listed(tags),
         types=listed(types) or None,
     )
+    log_everything(handler, log_level, made.name)
     if processes != 1:
         run_processes(processes)
     if stop_on_eof:

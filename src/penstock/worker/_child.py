@@ -27,6 +27,7 @@ from penstock.context import JobContext
 from penstock.context import logger as job_logger
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import Job
+from penstock.logs import STANDARD
 from penstock.policy import FailureCategory
 from penstock.task import Submission
 from penstock.worker import _protocol as protocol
@@ -34,6 +35,7 @@ from penstock.worker import _protocol as protocol
 __all__ = ["prepare", "run_job"]
 
 LONGEST_LOG = 10_000
+LONGEST_FIELD = 1_000
 
 
 def run_job(app: App, payload: bytes, channel: Channel) -> None:
@@ -45,7 +47,7 @@ def run_job(app: App, payload: bytes, channel: Channel) -> None:
     job, pid = order.job, os.getpid()
     attempt = _Attempt(channel, order.seconds)
     set_child_client(_PipeClient(channel))
-    _send_logs_through(channel)
+    _send_logs_through(channel, order.log_level)
     task = app.tasks.get(job.type)
     outcome: Completed | Failed
     if task is None:
@@ -182,7 +184,7 @@ def _ask(channel: Channel, verb: str, body: bytes) -> bytes:
 
 
 class _PipeHandler(logging.Handler):
-    """Sends what `context.log` says to the worker's log."""
+    """Sends records to the worker's log: those of `context.log`, and all others if the app has no logging of its own."""
 
     #: Set in the process of a job; the template, which has no job, has nobody to send to.
     channel: Channel | None = None
@@ -190,19 +192,45 @@ class _PipeHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             if self.channel is not None:
-                self.channel.send(Log(record.levelno, record.getMessage()[:LONGEST_LOG]))
+                self.channel.send(_log(record))
         except Exception:
             self.handleError(record)
+
+
+def _log(record: logging.LogRecord) -> Log:
+    trace = ""
+    if record.exc_info:
+        trace = logging.Formatter().formatException(record.exc_info)
+    fields = {
+        name: value if value is None or isinstance(value, bool | int | float) else str(value)[:LONGEST_FIELD]
+        for name, value in record.__dict__.items()
+        if name not in STANDARD or name == "event"
+    }
+    return Log(
+        record.levelno,
+        _clean(record.getMessage()[:LONGEST_LOG]),
+        record.name,
+        record.created,
+        _clean(trace[-LONGEST_LOG:]),
+        {_clean(name): _clean(value) if isinstance(value, str) else value for name, value in fields.items()},
+    )
+
+
+def _clean(text: str) -> str:
+    """Return a text that can cross the pipe, which half of a surrogate cannot."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 _logs: _PipeHandler | None = None
 
 
-def _send_logs_through(channel: Channel) -> None:
+def _send_logs_through(channel: Channel, level: int) -> None:
     if _logs is None:
         _prepare_logs()
     assert _logs is not None  # noqa: S101  # just made
     _logs.channel = channel
+    if _logs in logging.root.handlers and logging.root.level != level:
+        logging.root.setLevel(level)
 
 
 def _prepare_logs() -> None:
@@ -211,6 +239,8 @@ def _prepare_logs() -> None:
     _logs = _PipeHandler()
     job_logger.handlers[:] = [_logs]
     job_logger.propagate = False
+    if not logging.root.handlers:
+        logging.root.addHandler(_logs)
     if job_logger.level == logging.NOTSET:
         job_logger.setLevel(logging.INFO)
 

@@ -34,8 +34,9 @@ from penstock._process import (
     Setup,
     Supervisor,
 )
-from penstock.context import logger as job_logger
 from penstock.errors import InvalidArgumentError, PenstockError, ProcessControlError
+from penstock.job import Job
+from penstock.logs import job_fields
 from penstock.policy import FailureCategory
 from penstock.task import Task
 from penstock.worker import _protocol as protocol
@@ -128,7 +129,9 @@ class ProcessRunner:
     def run(self, run: Run) -> Outcome | None:
         conversation = _Conversation(run)
         limits = limits_of(run.task, run.seconds)
-        payload = protocol.encode_order(run.job, run.seconds, self._client.queue.backend.max_payload)
+        payload = protocol.encode_order(
+            run.job, run.seconds, self._client.queue.backend.max_payload, logging.root.level
+        )
         try:
             process = self._supervisor.launch(payload, conversation, limits=limits, grace=self._grace)
         except ProcessControlError as error:
@@ -245,8 +248,7 @@ class _Conversation:
         elif isinstance(message, Request):
             self.inbox.put(message)
         elif isinstance(message, Log):
-            extra = {"job_id": run.job.id, "job_type": run.job.type, "attempt": run.job.attempt}
-            job_logger.log(message.level, "%s", message.text, extra=extra)
+            _log(run.job, message)
 
     def ended(self, process: JobProcess, ending: Ending) -> None:  # noqa: ARG002  # a Watcher's
         with self._lock:
@@ -257,6 +259,28 @@ class _Conversation:
             self.inbox.put(None)
         else:
             on_end()
+
+
+def _log(job: Job, message: Log) -> None:
+    """Log here what a job has logged there."""
+    target = logging.getLogger(message.logger)
+    if target.isEnabledFor(message.level):
+        record = logging.makeLogRecord(
+            {
+                **message.fields,
+                "name": message.logger,
+                "levelno": message.level,
+                "levelname": logging.getLevelName(message.level),
+                "msg": "%s",
+                "args": (message.text,),
+                "created": message.created,
+                "msecs": message.created % 1 * 1000,
+                "exc_text": message.exception or None,
+                "event": message.fields.get("event", "job.log"),
+                **job_fields(job),
+            }
+        )
+        target.handle(record)
 
 
 def _outcome(run: Run, told: Result | Failure | None, ending: Ending, process: JobProcess) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 import msgspec
@@ -34,11 +35,18 @@ _BUILT_IN_BACKOFFS: Final = ("constant", "linear", "exponential")
 
 
 class Order(msgspec.Struct, frozen=True, array_like=True):
-    """A job to run. `seconds` is how long it may take, `max_payload` how large its result may be."""
+    """A job to run.
+
+    Attributes:
+        seconds: how long it may take.
+        max_payload: how large its result may be.
+        log_level: from which level on the worker's log shows records of anybody.
+    """
 
     job: Job
     seconds: float
     max_payload: int
+    log_level: int = logging.WARNING
 
 
 class WaitFor(msgspec.Struct, frozen=True, array_like=True):
@@ -62,12 +70,12 @@ def encode(value: Any) -> bytes:
     return msgspec.msgpack.encode(value)
 
 
-def encode_order(job: Job, seconds: float, max_payload: int) -> bytes:
+def encode_order(job: Job, seconds: float, max_payload: int, log_level: int = logging.WARNING) -> bytes:
     """Return what a job's process is started with."""
     if job.retry is not None and job.retry.backoff not in _BUILT_IN_BACKOFFS:
         # A backoff of one's own is a name that the other process may not know; the policy is the worker's business.
         job = msgspec.structs.replace(job, retry=None)
-    return _encoder.encode(Order(job, seconds, max_payload))
+    return _encoder.encode(Order(job, seconds, max_payload, log_level))
 
 
 def _read(kind: type, value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from penstock.backends.base import Change
 from penstock.errors import PenstockError
 from penstock.job import JobStatus
+from penstock.logs import job_fields
 from penstock.queue import Queue
 from penstock.worker._run import Reason, Run
 
@@ -120,6 +121,7 @@ class Watch:
                         run.job.id,
                         run.job.attempt,
                         status or "gone",
+                        extra={"event": "job.lost", **job_fields(run.job)},
                     )
             elif status is JobStatus.CANCELLING:
                 run.ask_to_end(Reason.CANCELLED)

@@ -39,6 +39,7 @@ from penstock.errors import (
     shown,
 )
 from penstock.job import Job
+from penstock.logs import job_fields
 from penstock.policy import duration
 from penstock.stream import JobStream
 from penstock.task import ISOLATIONS, Isolation, Task
@@ -194,7 +195,9 @@ class Worker:
         ]
         error: BaseException | None = None
         self._start_processes()
-        logger.info("worker %s takes %s", self.name, ", ".join(self._tasks))
+        self._log(
+            "worker.started", "worker %s takes %s", self.name, ", ".join(self._tasks), types=list(self._tasks)
+        )
         try:
             with services(self.app, queue) as finish, self._capturing():
                 self._open_stream()
@@ -232,8 +235,14 @@ class Worker:
     def _shut_down(self, intake: threading.Thread) -> None:
         end_at = time.monotonic() + self.grace
         self._is_draining = True
-        logger.info(
-            "worker %s stops; %d jobs may finish within %g s", self.name, len(self.runs()), self.grace
+        running = len(self.runs())
+        self._log(
+            "worker.stopping",
+            "worker %s stops; %d jobs may finish within %g s",
+            self.name,
+            running,
+            self.grace,
+            running=running,
         )
         if self._stream is not None:
             self._stream.close()
@@ -253,7 +262,11 @@ class Worker:
         for slot in self._slots:
             if slot.run is None:
                 slot.thread.join(1.0)
-        logger.info("worker %s has stopped", self.name)
+        self._log("worker.stopped", "worker %s has stopped", self.name)
+
+    def _log(self, event: str, text: str, *args: object, **fields: object) -> None:
+        """Log something about the worker itself."""
+        logger.info(text, *args, extra={"event": event, "worker": self.name, **fields})
 
     def _hand_back_running(self) -> None:
         for run in self.runs():
@@ -367,6 +380,10 @@ class Worker:
                 job, invalid(f"there is no handler for the type {shown(job.type)}", "no_handler")
             )
             return None
+        if logger.isEnabledFor(logging.DEBUG):
+            _log_job(
+                logging.DEBUG, "job.started", job, "%s %s, attempt %d, begins", job.type, job.id, job.attempt
+            )
         return Run(job, task, task.seconds_for(job), self._queue)
 
     def _runner_for(self, task: Task[Any, Any]) -> Runner | None:
@@ -381,8 +398,13 @@ class Worker:
             self._came_back(run)
             return
         if run.reason is Reason.LOST:
-            logger.warning(
-                "what attempt %d of job %s did is dropped: it had lost the job", run.job.attempt, run.job.id
+            _log_job(
+                logging.WARNING,
+                "job.lost",
+                run.job,
+                "what attempt %d of job %s did is dropped: it had lost the job",
+                run.job.attempt,
+                run.job.id,
             )
             return
         outcome = judged(run, outcome, self._queue.backend.max_payload)
@@ -419,7 +441,10 @@ class Worker:
             self._reporter.put(run.job, Cancelled())
         elif run.reason is not Reason.LOST:
             self._reporter.put(run.job, timed_out(run))
-        logger.error(
+        _log_job(
+            logging.ERROR,
+            "job.stuck",
+            run.job,
             "job %s (%s) does not end (%s): its thread is stuck and its slot stays closed until it returns",
             run.job.id,
             run.job.type,
@@ -431,7 +456,13 @@ class Worker:
         for slot in self._slots:
             if slot.is_stuck and slot.run is None and slot.thread is threading.current_thread():
                 slot.is_stuck = False
-                logger.warning("the stuck thread of job %s has returned; its slot is open again", run.job.id)
+                _log_job(
+                    logging.WARNING,
+                    "job.unstuck",
+                    run.job,
+                    "the stuck thread of job %s has returned; its slot is open again",
+                    run.job.id,
+                )
                 self._resize()
 
     @property
@@ -489,17 +520,37 @@ def _log_end(run: Run, outcome: Outcome) -> None:
     text = words[type(outcome)]
     if not logger.isEnabledFor(logging.INFO):
         return
+    seconds = time.monotonic() - run.started_at
+    facts: dict[str, object] = {"seconds": round(seconds, 6)}
     if isinstance(outcome, Failed):
         text += f" ({outcome.category}): {outcome.message.partition(chr(10))[0][:200]}"
-    logger.info(
+        facts |= {"category": str(outcome.category), "code": outcome.code}
+    _log_job(
+        logging.INFO,
+        _EVENTS[type(outcome)],
+        run.job,
         "%s %s, attempt %d, %s after %.3f s%s",
         run.job.type,
         run.job.id,
         run.job.attempt,
         text,
-        time.monotonic() - run.started_at,
+        seconds,
         _shown_result(outcome),
+        **facts,
     )
+
+
+_EVENTS: Final = {
+    Completed: "job.completed",
+    Failed: "job.failed",
+    Cancelled: "job.cancelled",
+    Released: "job.released",
+}
+
+
+def _log_job(level: int, event: str, job: Job, text: str, *args: object, **fields: object) -> None:
+    """Log something about a job; `penstock.logs.EVENTS` says what each event means."""
+    logger.log(level, text, *args, extra={"event": event, **job_fields(job), **fields})
 
 
 def _shown_result(outcome: Outcome) -> str:
