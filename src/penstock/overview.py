@@ -163,7 +163,13 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Level(StrEnum):
-    """How bad a finding is."""
+    """How bad a finding is.
+
+    Attributes:
+        OK: as it should be.
+        WARNING: it works, but may harm you one day.
+        PROBLEM: it does harm, or will soon.
+    """
 
     OK = "ok"
     WARNING = "warning"

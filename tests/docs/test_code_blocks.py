@@ -36,6 +36,7 @@ def test_the_pages_that_teach_have_code():
     names = {page.id for page in WITH_PYTHON}
     tasks = ["retries", "timeouts", "priorities", "keys", "flows", "periodic", "progress", "webhooks"]
     tasks += [
+        "monitoring",
         "apps",
         "workers",
         "postgres",

