@@ -3,6 +3,7 @@
 python -m benchmarks                                all workloads on SQLite (and PostgreSQL if it is installed)
 python -m benchmarks --quick                        a first look in about a minute
 python -m benchmarks w1 w1c --store sqlite          some of them
+python -m benchmarks w3-peers                       workers beside RQ, huey and pgqueuer, as far as they are installed
 python -m benchmarks tags --plot two-tags.png       the cost of two common tags, drawn
 """
 
@@ -33,6 +34,7 @@ from benchmarks import (
     submitting,
     working,
 )
+from benchmarks.peer_workers import workers
 from benchmarks.peers import compare
 from benchmarks.results import Result
 from benchmarks.settings import Settings
@@ -56,6 +58,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "w3": streaming.end_to_end,
     "w3t": working.on_threads,
     "w3p": forking.isolated,
+    "w3-peers": workers,
     "w4": streaming.latency,
     "w4p": working.latency,
     "streams": streaming.many_streams,
@@ -105,7 +108,7 @@ def main(
         folder = MEMORY
     chosen = [WORKLOADS[name] for name in workloads or ([] if peers else WORKLOADS)]
     if peers:
-        chosen.append(compare)
+        chosen += [compare, *([] if workers in chosen else [workers])]
     with tempfile.TemporaryDirectory(
         prefix="penstock-bench-", dir=folder, ignore_cleanup_errors=True
     ) as place:

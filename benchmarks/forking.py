@@ -55,7 +55,7 @@ def isolated(target: Target, settings: Settings) -> Iterator[Result]:
     rounds = alternate(
         settings.rounds_of_bulk,
         [
-            lambda: _worker(target, number),
+            lambda: worker_rate(target, number),
             lambda: _alone(number),
             lambda: _bare(number, _SAME),
             lambda: _bare(number, "pass"),
@@ -77,7 +77,7 @@ def _bare(number: int, imports: str) -> float:
     return float(done.stdout)
 
 
-def _worker(target: Target, number: int) -> float:
+def worker_rate(target: Target, number: int) -> float:
     """Return jobs per second, from the first handler's start until the store has nothing left to do."""
     location = target.create("isolated")
     with tempfile.NamedTemporaryFile() as file:

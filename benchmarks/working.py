@@ -47,7 +47,7 @@ def note(i: int, s: str) -> None:  # noqa: ARG001  # the payload of the other wo
 
 
 @contextmanager
-def _recording() -> Iterator[Path]:
+def recording() -> Iterator[Path]:
     """Give the file that handlers write to, empty."""
     with tempfile.NamedTemporaryFile(prefix="penstock-bench-") as file:
         os.environ[RECORD] = file.name
@@ -73,10 +73,10 @@ def on_threads(target: Target, settings: Settings) -> Iterator[Result]:
     """W3 with a worker on threads: a full store, 2,000 jobs prefetched."""
     number = JOBS // 5 if settings.quick else JOBS
     for slots in (1, 4):
-        with target.pair() as pair, _recording() as record:
+        with target.pair() as pair, recording() as record:
             rounds = alternate(
                 settings.rounds_of_bulk,
-                [_threads(pair, number, slots, record), _raw(pair, number)],
+                [thread_rate(pair, number, slots, record), _raw(pair, number)],
                 settings.progress(f"W3, {slots} threads", settings.rounds_of_bulk),
             )
         yield Result(
@@ -85,7 +85,7 @@ def on_threads(target: Target, settings: Settings) -> Iterator[Result]:
         )  # fmt: skip
 
 
-def _threads(pair: Pair, number: int, slots: int, record: Path) -> Callable[[], float]:
+def thread_rate(pair: Pair, number: int, slots: int, record: Path) -> Callable[[], float]:
     queue = Queue(pair.backend)
 
     def measure() -> float:
@@ -133,7 +133,7 @@ def latency(target: Target, settings: Settings) -> Iterator[Result]:
     submits = SUBMITS // 4 if settings.quick else SUBMITS
     progress = settings.progress("W4p", submits + WARM_UP)
     location = target.create("latency")
-    with _recording() as record, Queue(target.open(location)) as queue:
+    with recording() as record, Queue(target.open(location)) as queue:
         record.write_bytes(b"")
         worker = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.child", "serve", target.url(location), str(AT_ONCE)],
