@@ -8,13 +8,45 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from penstock.job import JournalArchive
-from penstock.spark.auditing._histories import STATE
+from penstock.spark.auditing._histories import ORIGIN, STATE
 from penstock.spark.auditing._words import COLUMNS
 from penstock.spark.transforms._rows import REMOVES, among, is_final
 
-__all__ = ["fold_checks"]
+__all__ = ["fingerprinted", "fold_checks", "fold_suspects"]
 
-_NAMES = (*STATE, "after", "after_any", "parent_id")
+_NAMES = (*STATE, *ORIGIN)
+
+
+def fingerprinted(events: DataFrame) -> DataFrame:
+    """Return the rows with a number for the state that each tells, and one for what its job began with."""
+    return events.withColumns({"state": _fingerprint(STATE), "began": _fingerprint(ORIGIN)})
+
+
+def fold_suspects(rows: DataFrame, stored: DataFrame) -> DataFrame:
+    """Return the jobs, `source, job_id`, whose stored state is not, number for number, what their last row tells.
+
+    Some of them may be in order: `fold_checks` knows what was archived, and what came while the jobs were read.
+
+    Args:
+        rows: the last ones of `checked_rows` of `fingerprinted` events, with `origin.began`.
+        stored: as for `fold_checks`.
+    """
+    has_history = "history" in stored.columns
+    on = ["source", "job_id", "history"] if has_history else ["source", "job_id"]
+    last = rows.where("is_last") if has_history else rows.where(F.col("is_last") & ~among("verb", REMOVES))
+    told = last.select(*on, "state", "began")
+    kept = fingerprinted(stored).select(*on, F.col("state").alias("kept"), F.col("began").alias("kept_began"))
+    is_same = F.col("state").eqNullSafe(F.col("kept")) & F.col("began").eqNullSafe(F.col("kept_began"))
+    return told.join(kept, on, "full_outer").where(~is_same).select("source", "job_id")
+
+
+def _fingerprint(names: tuple[str, ...]) -> Column:
+    """Return a number for the values of columns. A hash passes over nulls, so it is told where they are."""
+    values = [
+        F.coalesce(F.col(name), _no_texts()) if name in ("after", "after_any") else F.col(name)
+        for name in names
+    ]
+    return F.xxhash64(*values, *(value.isNull() for value in values))
 
 
 def fold_checks(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
 from penstock.job import FINAL, JobStatus
@@ -13,7 +13,7 @@ from penstock.lifecycle import MOVES, Verb
 from penstock.spark.auditing._words import Check, row_text
 from penstock.spark.transforms._rows import REMOVES, TAKES, among, is_final, is_in_flight, is_waiting
 
-__all__ = ["KEPT", "STATE", "checked_rows", "history_checks", "left_over"]
+__all__ = ["ORIGIN", "STATE", "checked_rows", "history_checks", "left_over"]
 
 #: What the fold of a job's rows is compared in.
 STATE: Final = (
@@ -33,7 +33,7 @@ STATE: Final = (
     "error_code",
     "error_message",
 )
-_ORIGIN: Final = ("after", "after_any", "parent_id")
+ORIGIN: Final = ("after", "after_any", "parent_id")
 _SEEN: Final = (
     "seq",
     "n",
@@ -47,10 +47,9 @@ _SEEN: Final = (
     "failures",
     "due_at",
 )
-_NEEDED: Final = ("source", "job_id", *dict.fromkeys((*_SEEN, *STATE, *_ORIGIN)))
-
-#: What the comparison with the stored jobs needs.
-KEPT: Final = ("source", "job_id", "seq", "verb", *STATE, "origin", "history", "is_last")
+#: What is asked of a history's first row, and what of it is never null.
+_FIRST: Final = ("seq", "failures", "max_attempts", *ORIGIN, "began")
+_NEVER_NULL: Final = ("seq", "failures", "began")
 
 
 def _legal_moves() -> list[str]:
@@ -62,29 +61,51 @@ def _legal_moves() -> list[str]:
 
 
 def checked_rows(events: DataFrame) -> DataFrame:
-    """Return the journal with what each row needs to know of the rows before it: one shuffle, one sort."""
+    """Return the journal with what each row needs to know of the rows before it: one shuffle, one sort.
+
+    Every column of an earlier row is looked up by itself, and the structs are put together at the end: what nobody asks
+    for is then never carried along, so that a pass which only asks whether something is wrong moves few bytes.
+    """
     by_job = Window.partitionBy("source", "job_id").orderBy("seq")
     so_far = by_job.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     before = by_job.rowsBetween(Window.unboundedPreceding, -1)
-    was = F.lag(F.struct(*_SEEN)).over(by_job)
     removed = F.coalesce(F.lag(among("verb", REMOVES)).over(by_job), F.lit(True))
     is_success = (F.col("status") == JobStatus.COMPLETED.value) & ~among("verb", REMOVES)
-    row = F.struct(*_SEEN)
-    rows = events.select(*_NEEDED).select(
-        *_NEEDED,
-        was.alias("was"),
+    first = tuple(name for name in _FIRST if name in events.columns)
+    rows = events.select(
+        *events.columns,
         removed.alias("begins"),
-        F.last(F.when(is_success, row), ignorenulls=True).over(before).alias("success"),
+        *(F.lag(name).over(by_job).alias(f"was_{name}") for name in _SEEN),
+        *(_latest(name, is_success, before).alias(f"success_{name}") for name in _SEEN),
         F.lead("seq").over(by_job).isNull().alias("is_end"),
-    )
-    origin = F.struct("seq", "failures", "max_attempts", *_ORIGIN)
-    return rows.withColumns(
+    ).withColumns(
         {
-            "origin": F.last(F.when(F.col("begins"), origin), ignorenulls=True).over(so_far),
+            **{f"origin_{name}": _latest(name, F.col("begins"), so_far) for name in first},
             "history": F.sum(F.col("begins").cast("int")).over(so_far).cast("int"),
             "is_last": F.col("is_end") | among("verb", REMOVES),
         }
-    ).drop("is_end")
+    )
+    return rows.select(
+        *events.columns,
+        "begins",
+        "history",
+        "is_last",
+        _gathered("was", _SEEN),
+        _gathered("success", _SEEN),
+        _gathered("origin", first),
+    )
+
+
+def _latest(name: str, condition: Column, window: WindowSpec) -> Column:
+    """Return a column of the latest row that meets a condition."""
+    if name in _NEVER_NULL:
+        return F.last(F.when(condition, F.col(name)), ignorenulls=True).over(window)
+    # A null of that row would be passed over in favour of an earlier row's value; a struct that holds it is not.
+    return F.last(F.when(condition, F.struct(name)), ignorenulls=True).over(window)[name]
+
+
+def _gathered(prefix: str, names: tuple[str, ...]) -> Column:
+    return F.struct(*(F.col(f"{prefix}_{name}").alias(name) for name in names)).alias(prefix)
 
 
 def history_checks(cut: list[str]) -> list[Check]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import reduce
+from operator import or_
 from typing import Final, NamedTuple
 
 from pyspark import StorageLevel
@@ -17,11 +18,11 @@ from penstock.policy import duration
 from penstock.spark._places import Place
 from penstock.spark._planning import Survey
 from penstock.spark._session import register
-from penstock.spark.auditing._fold import fold_checks
-from penstock.spark.auditing._histories import KEPT, STATE, checked_rows, history_checks, left_over
+from penstock.spark.auditing._fold import fingerprinted, fold_checks, fold_suspects
+from penstock.spark.auditing._histories import ORIGIN, STATE, checked_rows, history_checks, left_over
 from penstock.spark.auditing._keys import idempotency_checks, key_checks
 from penstock.spark.auditing._sequence import sequence_checks
-from penstock.spark.auditing._words import COLUMNS, broken, told
+from penstock.spark.auditing._words import COLUMNS, Check, broken, no_violations, told
 from penstock.spark.lake._manifest import LakeFolder
 from penstock.spark.lake._sync import read_table
 from penstock.spark.schemas import JOBS
@@ -29,7 +30,6 @@ from penstock.spark.schemas import JOBS
 __all__ = ["Audit", "Subject", "audit", "check_events", "run_audit"]
 
 _SCHEMES: Final = ("sqlite:", "postgresql:", "postgres:", "memory:")
-_ORIGIN: Final = ("after", "after_any", "parent_id")
 
 
 class Audit(NamedTuple):
@@ -118,27 +118,59 @@ def run_audit(
 def check_events(subject: Subject, window: timedelta, slack: timedelta, drained_at: datetime | None) -> Audit:
     """Let every check look at a journal."""
     events, archived = subject.events, subject.archived
-    cut = [source for source, each in archived.items() if each.rows]
-    checks = history_checks(cut) + ([] if drained_at is None else [left_over(drained_at)])
-    rows = checked_rows(events).withColumn("found", broken(checks))
-    others = [
+    found = [
+        _job_checks(subject, drained_at),
         sequence_checks(events, archived, slack),
         idempotency_checks(events, window),
-        key_checks(events, cut),
+        key_checks(events, _cut(archived)),
     ]
-    if subject.stored is None:
-        found = [told(rows), *others]
-    else:
-        # Asked twice, for what rows break and for what the last rows say; of all others nothing need be kept.
-        rows = rows.where(F.col("is_last") | (F.size("found") > 0)).select(*KEPT, "found")
-        rows = rows.persist(StorageLevel.DISK_ONLY)
-        found = [told(rows), *others, fold_checks(rows, subject.stored, archived, subject.read_after)]
     violations = (
         reduce(DataFrame.unionByName, found).select(*COLUMNS).orderBy("source", "seq").localCheckpoint()
     )
-    rows.unpersist()
     number = events.count() if subject.number is None else subject.number
     return Audit(violations, number, archived)
+
+
+def _job_checks(subject: Subject, drained_at: datetime | None) -> DataFrame:
+    """Return what the rows of single jobs break.
+
+    In two passes: the first asks of every job only whether something is wrong with it, the second looks at those jobs
+    alone, with all that is needed to say what. Nearly always there are none.
+    """
+    events, stored = subject.events, subject.stored
+    checks = history_checks(_cut(subject.archived))
+    if drained_at is not None:
+        checks.append(left_over(drained_at))
+    suspects = _suspects(events, stored, checks)
+    if suspects.isEmpty():
+        return no_violations(events)
+    rows = checked_rows(events.join(suspects, ["source", "job_id"], "left_semi"))
+    found = told(rows.withColumn("found", broken(checks)))
+    if stored is None:
+        return found
+    kept = stored.join(suspects, ["source", "job_id"], "left_semi")
+    return found.unionByName(fold_checks(rows, kept, subject.archived, subject.read_after))
+
+
+def _suspects(events: DataFrame, stored: DataFrame | None, checks: list[Check]) -> DataFrame:
+    """Return the jobs, `source, job_id`, with which something is wrong, or seems to be."""
+    is_wrong = reduce(or_, (F.coalesce(condition, F.lit(False)) for _, condition, _, _ in checks))
+    if stored is None:
+        return checked_rows(events).where(is_wrong).select("source", "job_id").distinct().localCheckpoint()
+    rows = checked_rows(fingerprinted(events)).withColumn("is_wrong", is_wrong)
+    # Asked twice; only the last row of each job is compared with what is stored.
+    rows = rows.where(F.col("is_last") | F.col("is_wrong"))
+    rows = rows.select("source", "job_id", "verb", "history", "is_last", "is_wrong", "state", "origin.began")
+    rows = rows.persist(StorageLevel.DISK_ONLY)
+    wrong = rows.where("is_wrong").select("source", "job_id")
+    found = wrong.unionByName(fold_suspects(rows, stored)).distinct().localCheckpoint()
+    rows.unpersist()
+    return found
+
+
+def _cut(archived: Mapping[str, JournalArchive]) -> list[str]:
+    """Return the sources from which something was removed."""
+    return [source for source, each in archived.items() if each.rows]
 
 
 def _of_lake(spark: SparkSession, path: str) -> Subject:
@@ -149,7 +181,7 @@ def _of_lake(spark: SparkSession, path: str) -> Subject:
         source: JournalArchive(histories=rows, rows=rows, upto=manifest.offsets[source])
         for source, rows in manifest.hidden.items()
     }
-    stored = read_table(spark, path, "jobs").select("source", "job_id", "history", *STATE, *_ORIGIN)
+    stored = read_table(spark, path, "jobs").select("source", "job_id", "history", *STATE, *ORIGIN)
     return Subject(read_table(spark, path, "events"), stored, hidden, None, manifest.rows("events"))
 
 
@@ -167,7 +199,7 @@ def _of_store(spark: SparkSession, place: Place) -> Subject:
 
 
 def _stored_jobs(spark: SparkSession, place: Place) -> DataFrame:
-    names = {"source", "id", "retry", *STATE, *_ORIGIN}
+    names = {"source", "id", "retry", *STATE, *ORIGIN}
     wanted = ", ".join(f"`{each.name}` {each.type}" for each in JOBS.columns if each.name in names)
     jobs = _read(spark, place).option("table", "jobs").schema(wanted).load()
     return (
