@@ -9,6 +9,7 @@ from penstock.spark.auditing import INVARIANTS
 from penstock.spark.sink import _NAMES
 
 
+@pytest.mark.timeout(1200)  # a dozen Spark jobs: minutes where cores are scarce
 def test_every_block_of_the_guide_runs(spark, tmp_path, monkeypatch):
     """In one namespace, in a folder of its own, on the session of these tests."""
     monkeypatch.chdir(tmp_path)
