@@ -18,7 +18,7 @@ import penstock
 from penstock import FailureCategory, Job
 from penstock.backends.base import CALLBACKS, Delivery
 from penstock.errors import InvalidArgumentError
-from penstock.metrics import PenstockCollector
+from penstock.metrics import PAGE, PenstockCollector
 from penstock.overview import Intake
 from penstock.testing import ManualClock, ModelBackend
 
@@ -157,6 +157,16 @@ def test_a_journal_that_outruns_the_scrapes_is_sampled_and_that_is_told():
         assert seen("penstock_journal_rows_skipped_total") == 120
         assert seen("penstock_job_run_seconds_count", type="t", state="completed") == 30
         assert seen("penstock_jobs_total", type="t", state="completed") == 50
+
+
+def test_a_scrape_goes_through_all_that_has_come_page_by_page():
+    with penstock.connect("memory:") as queue:
+        scrape = scraper(queue)
+        scrape()
+        queue.enqueue_jobs([Job(id=str(number), type="t") for number in range(900)])
+        queue.complete_jobs({job.id: None for job in queue.backend.dequeue_jobs("w", limit=900)})
+        assert queue.backend.journal_span()[1] > 2 * PAGE
+        assert scrape()("penstock_job_run_seconds_count", type="t", state="completed") == 900
 
 
 def test_names_follow_the_conventions(queue):
