@@ -1,6 +1,7 @@
 """Tools for tests: an app without a worker, a clock that stands still, a model, the journal's invariants and the conformance suite.
 
-`BackendConformance`, `QueueConformance` and what else is in `penstock.testing.conformance` need pytest; nothing else here does.
+`BackendConformance`, `QueueConformance` and what else is in `penstock.testing.conformance` need pytest, as does
+`penstock.testing.pytest_plugin`; nothing else here does.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.testing.app import Drained, drain, in_memory, inline
+from penstock.testing.assertions import all_enqueued, assert_enqueued, assert_not_enqueued
 from penstock.testing.clock import ManualClock
 from penstock.testing.journal import (
     FoldedJob,
@@ -30,6 +32,9 @@ __all__ = [
     "ModelBackend",
     "QueueConformance",
     "Violation",
+    "all_enqueued",
+    "assert_enqueued",
+    "assert_not_enqueued",
     "check_fold",
     "check_invariants",
     "check_store",
