@@ -109,3 +109,10 @@ def test_no_line_has_trailing_blanks():
     for file in [ROOT / "README.md", *DOCS.rglob("*.md")]:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
             assert line == line.rstrip(), f"{file.name}:{number}"
+
+
+def test_every_event_of_the_log_is_in_the_page_about_integrations():
+    from penstock import logs
+
+    rows = re.findall(r"^\| `([a-z._]+)` \| (.+) \|$", page("guides/integrations.md"), re.MULTILINE)
+    assert [row for row in rows if row[0] in logs.EVENTS] == list(logs.EVENTS.items())
