@@ -446,7 +446,9 @@ class Dispatcher:
                     self._work.wait(self._backend.poll_seconds)
                 hinted, self._hinted = self._hinted, False
                 is_due_unknown, self._is_due_unknown = self._is_due_unknown, False
-                dirty = list(self._dirty)
+                # A few groups find out what others did by claiming, at once: no question comes before the job.
+                is_sought = hinted and len(self._groups) <= FEW_GROUPS
+                dirty = list(self._groups.values() if is_sought else self._dirty)
             try:
                 self._return_orphans()
                 if dirty:
@@ -457,7 +459,7 @@ class Dispatcher:
                 if hinted or now >= next_look or (not dirty and self._has_news()):
                     next_look = now + LOOK_SECONDS
                     is_due_unknown = True
-                    self._look_everywhere()
+                    self._look_everywhere(is_sought=is_sought)
                 # And however much happens elsewhere, delayed jobs come in time.
                 if is_due_unknown:
                     next_due_look = min(next_due_look, last_due_look + self._backend.poll_seconds)
@@ -499,8 +501,12 @@ class Dispatcher:
             return self._backend.poll_seconds
         return DUE_LOOK_SECONDS if due is None else min(due, DUE_LOOK_SECONDS)
 
-    def _look_everywhere(self) -> None:
-        """Find out what others did: slots freed elsewhere, jobs that became takeable."""
+    def _look_everywhere(self, *, is_sought: bool) -> None:
+        """Find out what others did: slots freed elsewhere, jobs that became takeable.
+
+        Args:
+            is_sought: whether a claim for all streams has just looked for such jobs.
+        """
         with self.lock:
             held = {
                 job_id: attempt
@@ -510,13 +516,14 @@ class Dispatcher:
             }
             held |= {job_id: attempt for job_id, (attempt, _) in self._short.items() if job_id not in held}
         gone = self._retry(lambda: self._backend.released(held)) if held else {}
-        # A few groups find out by claiming: that is one question less before the job is there.
-        is_asking = len(self._groups) > FEW_GROUPS
+        is_asking = not is_sought and len(self._groups) > FEW_GROUPS
         ready = self._retry(self._backend.ready_filters) if is_asking else None
         with self.lock:
             for job_id, verb in gone.items():
                 status = JobStatus.UNKNOWN_STOPPED if verb == Verb.ACKNOWLEDGE else JobStatus.COMPLETED
                 self._free(job_id, held[job_id], verb, status)
+            if is_sought:
+                return
             for group in self._groups.values() if ready is None else self._index.matching_any(*ready):
                 self._mark(group)
 

@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 from penstock import BackendError, Job, JobStatus, JobStream, Queue, cancel_scope
+from penstock.testing.conformance.queue_support import until
 
 SOON = 10.0
 TRIES = 50
@@ -181,3 +182,26 @@ def failing_command(store: Any) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fast, "command", failing)
         yield
+
+
+def test_a_hint_leads_straight_to_one_claim(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Q34: what another process has done is asked for by claiming; every other question comes later."""
+    calls: list[str] = []
+    backend = queue.backend
+    monkeypatch.setattr(type(backend), "poll_seconds", 10 * SOON)  # so that nobody looks by itself
+    for name in ("dequeue_jobs_for", "released", "next_due", "ready_filters", "has_foreign_changes"):
+        verb = getattr(backend, name)
+        monkeypatch.setattr(
+            backend, name, lambda *args, name=name, verb=verb: (calls.append(name), verb(*args))[1]
+        )
+    monkeypatch.setattr(backend, "watch", lambda _callback: lambda: None)
+    dispatcher = queue._dispatcher
+    queue.enqueue_job(Job(id="held", type="t"))  # what a stream holds may have been ended elsewhere
+    with queue.stream_jobs("worker", max_assigned_jobs=2) as stream:
+        take(stream)
+        until(lambda: dispatcher._work._waiters)  # it is at rest
+        calls.clear()
+        dispatcher._hint()
+        until(lambda: "released" in calls and dispatcher._work._waiters)
+        assert calls[:2] == ["dequeue_jobs_for", "released"]
+        assert calls.count("dequeue_jobs_for") == 1

@@ -3,13 +3,14 @@
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
 from tests.sqlite.support import Thread, all_jobs, assert_sound, jobs, journal, open_store, until
 
-from penstock.backends.sqlite import files
+from penstock.backends.sqlite import files, turns
 from penstock.backends.sqlite import writer as writers
 from penstock.errors import BackendError, OperationCancelledError
 from penstock.job import Job, JobStatus
@@ -182,6 +183,31 @@ hear()
     backend.enqueue_job(Job(id="last", type="t"))
     assert not backend._store._turns._is_stuck
     assert len(all_jobs(backend)) == 22
+
+
+COMMITTER = """
+from penstock.backends.sqlite import turns
+turns.TURN = turns.BUSY_GAP = 60.0
+backend = store()
+for number in range(int(arguments[0])):
+    backend.enqueue_job(Job(id=f"theirs-{number}", type="t"))
+say("committed")
+hear()
+"""
+
+
+@pytest.mark.parametrize("commits", [1, 2])
+def test_who_comes_after_a_lone_commit_does_not_sleep(opened, child, monkeypatch, commits):
+    """Q34: somebody probably waits for it. A process that makes one commit after the other is not interrupted so soon."""
+    backend = opened()
+    monkeypatch.setattr(turns, "TURN", 60.0)  # so that theirs is still under way
+    committer = child(COMMITTER, commits)
+    assert committer.hear() == "committed"
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    backend.enqueue_job(Job(id="ours", type="t"))
+    assert bool(slept) == (commits > 1 or sys.platform != "linux")
+    committer.say()
 
 
 def test_two_store_objects_of_one_process_share_a_file(opened, path):

@@ -9,8 +9,10 @@ starve for seconds. Here writers queue instead, at the bytes of a file beside th
 A process that reaches byte 0 has its turn. For the length of a turn it may take byte 0 again and again without queueing,
 because every change of the writer is dear: the next one finds all its cached pages stale. After that it queues up like
 all others. The one that is next looks every millisecond, and comes in as soon as it finds the writer busy elsewhere
-twice in a row, and not only between two commits. When the turn ends is written in the file, so that it looks in time then, without looking all the
-time before: that would take the processor from the one who writes. The kernel frees the locks of a process that dies.
+twice in a row, and not only between two commits. When the turn ends is written in the file, so that it looks in time
+then, without looking all the time before: that would take the processor from the one who writes. So is whether the
+writer makes one commit after the other; if it does not, the second look follows at once, without a sleep, because then
+somebody probably waits for what it has just committed. The kernel frees the locks of a process that dies.
 SQLite's own lock stays the truth; this one only decides the order: a store opened by other means is merely less fair,
 and whoever has waited too long, because a frozen process is in line, goes on without a turn.
 
@@ -22,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import sys
 import threading
 import time
 from pathlib import Path
@@ -37,7 +40,11 @@ except ImportError:  # Windows: SQLite's own lock alone decides
 
 __all__ = ["Turns"]
 
-_MOMENT: Final = struct.Struct("=d")
+# When the turn ends, and whether who has it writes one commit after the other.
+_NOTE: Final = struct.Struct("=d?")
+# A lock as the kernel of Linux describes it: type, origin, start, length, holder.
+_LOCK: Final = struct.Struct("@hhqqi0q")
+_CAN_ASK: Final = sys.platform == "linux"
 
 _WRITE: Final = 0
 _LAST: Final = 8
@@ -45,6 +52,8 @@ TURN: Final = 0.025
 LOOK: Final = 0.001
 LOOK_FROM_BEHIND: Final = 0.005
 LOOK_CLOSELY: Final = 0.0001
+# Whoever comes back sooner than this writes one commit after the other, and had better not be interrupted.
+BUSY_GAP: Final = 0.002
 # How long a turn may be over with its last commit still under way, before looking closely is given up.
 LAST_COMMIT: Final = 0.005
 PIECE: Final = 0.05
@@ -64,6 +73,8 @@ class Turns:
         self._mutex = threading.RLock()
         self._is_stuck = False
         self._ends_at = 0.0
+        self._released_at = 0.0
+        self._is_busy = False
 
     @classmethod
     def open(cls, path: str) -> Turns | None:
@@ -107,7 +118,10 @@ class Turns:
         try:
             if not self._mutex.acquire(blocking=False) and not self._enter(deadline, scope):
                 return False
-            if time.monotonic() < self._ends_at and self._try(_WRITE):
+            now = time.monotonic()
+            if now < self._ends_at and self._try(_WRITE):
+                if not self._is_busy and now - self._released_at < BUSY_GAP:
+                    self._note(is_busy=True)
                 return True
             if self._queue_up(deadline, scope):
                 return True
@@ -138,9 +152,14 @@ class Turns:
                 self._unlock(place + 1)
         self._is_stuck = False
         self._ends_at = time.monotonic() + TURN
-        with contextlib.suppress(OSError):  # a full or failing disk: the next in line looks all the same
-            os.pwrite(self._descriptor, _MOMENT.pack(self._ends_at), 0)
+        self._note(is_busy=False)
         return True
+
+    def _note(self, *, is_busy: bool) -> None:
+        """Write down for the next in line what to expect of this turn."""
+        self._is_busy = is_busy
+        with contextlib.suppress(OSError):  # a full or failing disk: it looks all the same
+            os.pwrite(self._descriptor, _NOTE.pack(self._ends_at, is_busy), 0)
 
     def release(self) -> None:
         """Give up the turn, or the place in the queue, if this thread has one; else do nothing.
@@ -148,6 +167,7 @@ class Turns:
         The mutex itself knows whose it is: an interruption (Ctrl-C) may come before anybody else could note it.
         """
         while self._mutex._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - what Condition uses
+            self._released_at = time.monotonic()
             self._unlock(_WRITE, _LAST + 1)
             self._mutex.release()
 
@@ -157,7 +177,7 @@ class Turns:
         while True:
             is_free = self._try(place)
             now = time.monotonic()
-            left = 0.0 if place else self._left(now)  # of the turn of the one who writes
+            left, is_busy = (0.0, False) if place else self._expected(now)
             if is_free and (was_free or left <= 0):
                 return True
             if is_free:
@@ -165,6 +185,8 @@ class Turns:
             if now >= deadline or (scope is not None and scope.cancelled):
                 return False
             was_free = is_free
+            if is_free and not is_busy and self._stays_free(place):
+                continue
             if place > _WRITE + 1:
                 pause = LOOK_FROM_BEHIND
             elif is_free or (place == _WRITE and -LAST_COMMIT < left <= 0):
@@ -173,17 +195,30 @@ class Turns:
                 pause = LOOK if left <= 0 else min(LOOK, left)
             time.sleep(min(pause, deadline - now))
 
-    def _left(self, now: float) -> float:
-        """Return how much is left of the turn that is under way; not above 0 if it is over."""
+    def _stays_free(self, place: int) -> bool:
+        """Watch a place for a moment without taking it, and without sleeping, which would take far longer."""
+        if not _CAN_ASK:
+            return False
+        end = time.monotonic() + LOOK_CLOSELY
+        question = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+        while time.monotonic() < end:
+            answer = fcntl.fcntl(self._descriptor, fcntl.F_GETLK, question)
+            if _LOCK.unpack(answer)[0] != fcntl.F_UNLCK:
+                return False
+        return True
+
+    def _expected(self, now: float) -> tuple[float, bool]:
+        """Return how much is left of the turn that is under way, not above 0 if it is over; and whether it is a busy one."""
         try:
-            written = os.pread(self._descriptor, _MOMENT.size, 0)
+            written = os.pread(self._descriptor, _NOTE.size, 0)
         except OSError:
-            return 0.0
-        if len(written) < _MOMENT.size:
-            return 0.0
+            return 0.0, False
+        if len(written) < _NOTE.size:
+            return 0.0, False
         # Monotonic time is one for all processes of a machine; what lies too far ahead was written before a reboot.
-        left: float = _MOMENT.unpack(written)[0] - now
-        return left if left <= TURN else 0.0
+        ends_at, is_busy = _NOTE.unpack(written)
+        left = ends_at - now
+        return (left if left <= TURN else 0.0), is_busy
 
     def _try(self, byte: int) -> bool:
         try:
