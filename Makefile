@@ -90,7 +90,7 @@ $(READY): pyproject.toml constraints.txt
 			exit 1; \
 		fi; \
 	fi; \
-	echo "Installing Penstock, Spark and the development tools into $(VENV) (about 700 MB; a minute or two the first time)"; \
+	echo "Installing Penstock, Spark and the development tools into $(VENV) (about 700 MB, most of it Spark; some minutes the first time)"; \
 	"$(BIN)/python" tools/install.py -e '.[dev]' -c constraints.txt || { \
 		echo "The installation failed; the reason is above. To start over: make clean" >&2; exit 1; }
 	@touch "$@"

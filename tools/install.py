@@ -37,11 +37,11 @@ class Progress:
         """Take a line of pip's."""
         before = self._what
         if found := _DOWNLOAD.match(line):
-            self._what = f"downloading {found['file']} {found['size']}"
+            self._what = f"downloading {_package(found['file'])} {found['size']}"
         elif found := _CACHED.match(line):
-            self._what = f"found {found['file']}"
-        elif "Installing build dependencies" in line or "Building " in line:
-            self._what = line.strip().rstrip(".")
+            self._what = f"found {_package(found['file'])}"
+        elif "build dependencies" in line or "Building " in line:
+            self._what = "building"
         elif line.startswith("Installing collected packages: "):
             self._what = f"unpacking {line.count(',') + 1} packages"
         if self._what != before and (_LARGE.search(self._what) or self._what.startswith("unpacking")):
@@ -69,6 +69,11 @@ class Progress:
         text = f"  {minutes}:{seconds:02}  {self._what}"[:79]
         self._out.write(f"{before}{text}\x1b[K{after}" if self._is_terminal else f"{text}{after}")
         self._out.flush()
+
+
+def _package(file: str) -> str:
+    """Return name and version from the name of a wheel or archive."""
+    return " ".join(file.removesuffix(".tar.gz").split("-")[:2])
 
 
 def install(arguments: Sequence[str], out: IO[str]) -> int:

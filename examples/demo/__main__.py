@@ -56,28 +56,28 @@ def run(options: argparse.Namespace, url: str, folder: Path, console: Console) -
     from examples.demo.workers import COMMAND, Workers  # noqa: PLC0415
 
     settings = Settings(options.jobs, options.pace)
-    console.rule("[bold]1  Jobs go in", align="left")
+    heading(console, "1  Jobs go in")
     cast = submit_all(settings)
     console.print(f"  {cast.total} jobs of 12 kinds are on disk in {shown(url)}")
     console.print(
         f"  the {settings.jobs} fast ones went in together, at {cast.stored_per_second:,.0f} a second"
     )
 
-    console.rule("[bold]2  Workers run them, each job in a process of its own", align="left")
-    console.print(f"  two times: penstock {' '.join(COMMAND)}")
+    heading(console, "2  Workers run them, each job in a process of its own")
+    console.print(f"  twice: penstock {' '.join(COMMAND)}")
     console.print("  one of them will be killed, with kill -9, in the middle of a slow job", style="dim")
     try:
         backend = jobs.app.queue.backend
         watch = Watch(backend, settings, console)
         with Workers(url, folder) as workers:
             watch.run(cast, workers)
-        console.rule("[bold]3  The journal tells what happened", align="left")
+        heading(console, "3  The journal tells what happened")
         story.tell(console, backend, watch.survivor, cast.stuck.id)
     finally:
         jobs.app.close()
     violations = 0
     if not options.no_spark:
-        console.rule("[bold]4  Spark makes tables of it", align="left")
+        heading(console, "4  Spark makes tables of it")
         violations = lake.show(console, url, folder)
     show_next(console, options, url, folder, watch.survivor or cast.stuck.id)
     return violations == 0
@@ -94,12 +94,12 @@ def show_next(console: Console, options: argparse.Namespace, url: str, folder: P
     if options.store == "sqlite":
         looks[str(folder / "jobs.db")] = "the store, one SQLite file"
     looks[str(folder / "worker-1.log")] = "what a worker says"
-    console.rule("[bold]Look at", align="left")
+    heading(console, "Look at")
     show_lines(console, looks)
     penstock = command()
     tries = {}
     if is_up:
-        tries[f"export PENSTOCK_URL='{shown(url)}'"] = "then these know where to look:"
+        tries[f"export PENSTOCK_URL='{shown(url)}'"] = "so that the next ones find the store"
         tries[f"{penstock} stats"] = "how many jobs are in which state"
         tries[f"{penstock} show {job_id}"] = "one life in full"
         tries[f"{penstock} list --status dead_letter"] = "what nobody could do"
@@ -114,14 +114,23 @@ def show_next(console: Console, options: argparse.Namespace, url: str, folder: P
     if options.store == "postgres":
         del tries["make demo STORE=postgres"]
         tries["make demo STORE=postgres DEMO_ARGS=--stay"] = "and keep the server up"
-    console.rule("[bold]Try next", align="left")
+    heading(console, "Try next")
     show_lines(console, tries)
+
+
+def heading(console: Console, text: str) -> None:
+    console.print()
+    console.rule(f"[bold]{text}", align="left")
 
 
 def show_lines(console: Console, lines: dict[str, str]) -> None:
     width = max(map(len, lines))
+    fits = not console.is_terminal or width + max(map(len, lines.values())) + 5 < console.width
     for what, why in lines.items():
-        console.print(Text.assemble(f"  {what:<{width}}   ", (why, "dim")), soft_wrap=True)
+        if fits:
+            console.print(Text.assemble(f"  {what:<{width}}   ", (why, "dim")), soft_wrap=True)
+        else:
+            console.print(Text.assemble("  ", (f"# {why}", "dim"), f"\n  {what}"), soft_wrap=True)
 
 
 def command() -> str:

@@ -13,7 +13,7 @@ from penstock import JobHandle, RetryPolicy
 #: The kinds of jobs, which are their tags, and what each one shows.
 KINDS = {
     "fast": "short jobs, a process for each of them",
-    "slow": "progress and checkpoints; one loses its worker",
+    "slow": "has checkpoints; one loses its worker",
     "flaky": "fails twice, comes back after a pause",
     "poison": "fails every time, ends as dead letter",
     "refused": "says that no retry will help",
@@ -57,7 +57,9 @@ def submit_all(settings: Settings) -> Cast:
     patient = RetryPolicy(max_attempts=4, initial_delay=seconds(0.5), jitter=0.2)
     short = RetryPolicy(max_attempts=3, backoff="constant", initial_delay=seconds(0.3))
 
-    jobs.slow.submit_many([{"parts": 20, "seconds": seconds(3)}] * 6)
+    jobs.slow.submit_many(
+        [{"parts": 20, "seconds": 3.0}] * 6
+    )  # at any pace: one is to be caught in the middle
     jobs.flaky.options(retry=patient).submit_many([{}] * 8)
     poisons = jobs.poison.options(retry=short).submit_many([{}] * 3)
     jobs.refused.submit()

@@ -25,6 +25,8 @@ BRIEF = {
     "spark.sql.codegen.wholeStage": False,
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+#: Of a sync: five tables, and the commit.
+STEPS = 6
 
 
 def show(console: Console, url: str, folder: Path) -> int:
@@ -126,19 +128,17 @@ def sync_display(console: Console) -> Iterator[Callable[[SyncProgress], None]]:
     columns = (
         TextColumn("  sync     {task.description:<9}"),
         BarColumn(),
-        TextColumn("{task.completed} of {task.total} changes"),
         TimeElapsedColumn(),
     )
     is_live = console.is_terminal and not console.is_dumb_terminal
-    step = ""
+    seen: dict[str, int] = {}
     with Progress(*columns, console=console, transient=True, disable=not is_live) as display:
-        task = display.add_task("events", total=None)
+        task = display.add_task("events", total=STEPS)
 
         def show_step(progress: SyncProgress) -> None:
-            nonlocal step
-            if not is_live and progress.step != step:
+            if not is_live and progress.step not in seen and progress.done < progress.total:
                 console.print(f"  Moving the journal into a lake: {progress.step} …")
-            step = progress.step
-            display.update(task, description=step, completed=progress.done, total=progress.total or 1)
+            number = seen.setdefault(progress.step, len(seen))
+            display.update(task, description=progress.step, completed=number)
 
         yield show_step

@@ -91,11 +91,11 @@ class Watch:
         )
 
     def _picture(self) -> Group:
-        is_wide = self._console.width >= 112
+        is_wide = self._console.width >= 116
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         table.add_column("kind", no_wrap=True)
-        table.add_column("", width=20)
-        for name in ("waiting", "running", "retrying", "completed", "other end"):
+        table.add_column("", width=16)
+        for name in ("waiting", "running", "retrying", "completed", "other"):
             table.add_column(name, justify="right", no_wrap=True)
         if is_wide:
             table.add_column("what it shows", style="dim", no_wrap=True)
@@ -120,7 +120,7 @@ class Watch:
 
 def _bar(stats: JobStats) -> ProgressBar:
     ended = stats.completed_jobs + stats.stopped_jobs
-    return ProgressBar(total=max(stats.total_jobs, 1), completed=ended, width=20)
+    return ProgressBar(total=max(stats.total_jobs, 1), completed=ended, width=16)
 
 
 def _counts(stats: JobStats) -> list[str]:

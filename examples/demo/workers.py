@@ -59,7 +59,7 @@ class Workers:
     def kill_one(self, backend: Backend) -> str | None:
         """Kill a worker, as the kernel would, while it is well inside a slow job; return that job's id."""
         for job in backend.list_jobs(type="slow", status=JobStatus.RUNNING):
-            if job.progress < 25:
+            if int(backend.get_job(job.id).checkpoint or b"0") < 5:
                 continue
             for process in self._started:
                 if f"-{process.pid}-" in (job.assignee_id or ""):
