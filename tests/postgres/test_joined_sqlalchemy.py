@@ -214,32 +214,35 @@ def test_many_requests_leave_no_thread_and_ask_whose_database_it_is_once(queue, 
 # -- those that wait --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["same process", "another store object"])
-def test_the_commit_itself_tells_a_waiting_stream(open_store, queue, engine, elsewhere, monkeypatch):
-    """With looks a minute apart, nothing else could."""
-    from penstock import _dispatcher
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["same store object", "another"])
+def test_the_commit_itself_tells_whoever_waits(open_store, queue, engine, elsewhere):
+    hints = (open_store() if elsewhere else queue.backend)._store.hints
+    told = threading.Event()
+    stop = hints.watch(told.set)
+    assert told.wait(20), "a listener looks once when it begins"
+    told.clear()
+    try:
+        with orm.Session(engine) as session:
+            queue.joined(session).submit("t")
+            session.rollback()
+            queue.joined(session).submit("t")
+            assert not told.wait(0.2)
+            session.commit()
+            assert told.wait(20)
+    finally:
+        stop()
 
-    listener = open_store() if elsewhere else queue.backend
-    monkeypatch.setattr(type(listener), "poll_seconds", 60.0)
-    monkeypatch.setattr(_dispatcher, "LOOK_SECONDS", 60.0)
-    monkeypatch.setattr(_dispatcher, "DUE_LOOK_SECONDS", 60.0)
-    with Queue(listener) if elsewhere else queue as waiting, waiting.stream_jobs("w") as stream:
-        _until_heard(listener)
-        with orm.Session(engine) as session, session.begin():
-            stored = queue.joined(session).submit("t")
-        with penstock.cancel_scope(timeout=20):
-            assert [each.id for each in next(stream)] == [stored.id]
 
-
-def _until_heard(backend):
-    """Wait until the server knows of a listener."""
-    import time
-
-    hints = backend._store.hints
-    lock = f"SELECT pg_try_advisory_xact_lock({hints._lock_class}, 3)"
-    end = time.monotonic() + 20
-    while backend._store.run(lambda connection: connection.execute(lock).fetchone())[0]:
-        assert time.monotonic() < end, "nobody listens"
+def test_a_joined_transaction_keeps_no_listener_from_coming(open_store, queue, engine):
+    with orm.Session(engine) as session:
+        queue.joined(session).submit("t")  # nobody listens yet
+        told = threading.Event()
+        stop = open_store()._store.hints.watch(told.set)
+        try:
+            assert told.wait(20)
+        finally:
+            stop()
+        session.commit()
 
 
 # -- asyncio ----------------------------------------------------------------------------------------------------
