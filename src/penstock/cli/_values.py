@@ -63,7 +63,7 @@ def as_duration(text: str, field: str) -> timedelta:
     except OverflowError:
         pass
     raise InvalidArgumentError(
-        f"{field} must be a number with ms, s, m, h, d or w, such as 90s or 1.5h, got {shown(text)}",
+        f"{field} must be a number with ms, s, m, h, d or w, such as 90d, got {shown(text)}",
         field=field,
         value=text,
     )
