@@ -20,11 +20,13 @@ from penstock.testing import ModelBackend
 
 __all__ = [
     "STORES",
+    "Schemas",
     "SharedStore",
     "Stores",
     "make_backend",
     "new_store",
     "postgres_database",
+    "postgres_schemas",
     "postgres_url",
     "shared_store",
 ]
@@ -98,11 +100,77 @@ def postgres_database(postgres_url: str) -> Iterator[str]:
 
 _schemas = itertools.count(1)
 
+# What a store holds when it is new is what the schema `pristine` holds. Triggers stay quiet meanwhile.
+_EMPTIED = """
+CREATE FUNCTION pristine.empty_again(target text) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    entry record;
+    columns text;
+BEGIN
+    SET LOCAL session_replication_role = replica;
+    SET LOCAL lock_timeout = '2s';
+    FOR entry IN SELECT tablename AS name FROM pg_tables WHERE schemaname = 'pristine' LOOP
+        SELECT string_agg(quote_ident(attname), ', ') INTO columns FROM pg_attribute
+            WHERE attrelid = format('pristine.%I', entry.name)::regclass AND attnum > 0 AND attgenerated = '';
+        EXECUTE format('DELETE FROM %I.%I', target, entry.name);
+        EXECUTE format('INSERT INTO %1$I.%2$I (%3$s) OVERRIDING SYSTEM VALUE SELECT %3$s FROM pristine.%2$I',
+            target, entry.name, columns);
+    END LOOP;
+    FOR entry IN SELECT * FROM pg_sequences WHERE schemaname = 'pristine' LOOP
+        PERFORM setval(format('%I.%I', target, entry.sequencename)::regclass,
+            coalesce(entry.last_value, entry.start_value), entry.last_value IS NOT NULL);
+    END LOOP;
+END $$
+"""
+
+
+class Schemas:
+    """Schemas with an empty store each. One is emptied and used again: making one takes most of a short test's time."""
+
+    #: Then a new one is made: the rows deleted from an old one lie about until they are vacuumed.
+    MOST_USES = 50
+
+    def __init__(self, url: str) -> None:
+        import psycopg
+
+        self.url = url
+        self._free: list[tuple[str, int]] = []
+        self._connection = psycopg.connect(url, autocommit=True)
+        penstock.open_backend(url, schema="pristine").close()
+        self._connection.execute(_EMPTIED)
+
+    def take(self) -> tuple[str, int]:
+        """Return the name of a schema whose store is empty, or not made yet, and how often it was used."""
+        return self._free.pop() if self._free else (f"test_{next(_schemas)}", 0)
+
+    def give_back(self, name: str, uses: int) -> None:
+        import psycopg
+
+        if uses + 1 == self.MOST_USES:
+            return
+        try:
+            self._connection.execute("SELECT pristine.empty_again(%s)", [name])
+        except psycopg.Error:  # never made, changed by its test, or still locked by what the test left
+            return
+        self._free.append((name, uses + 1))
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_schemas(postgres_url: str) -> Iterator[Schemas]:
+    """Empty stores on the server of this test process."""
+    schemas = Schemas(postgres_url)
+    yield schemas
+    schemas.close()
+
 
 @pytest.fixture
 def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A function (kind) -> Stores of an empty store of that kind."""
     made: list[Stores] = []
+    taken: list[tuple[Schemas, str, int]] = []
 
     def make(kind: str) -> Stores:
         stores = Stores(opener(kind), shares_store=kind in {"sqlite", "postgres"})
@@ -117,13 +185,16 @@ def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         if kind == "sqlite":
             path = tmp_path_factory.mktemp("store") / "jobs.db"
             return lambda **options: penstock.open_backend(f"sqlite:///{path}", **options)
-        url = request.getfixturevalue("postgres_url")
-        schema = f"test_{next(_schemas)}"
-        return lambda **options: penstock.open_backend(url, schema=schema, **options)
+        schemas = request.getfixturevalue("postgres_schemas")
+        schema, uses = schemas.take()
+        taken.append((schemas, schema, uses))
+        return lambda **options: penstock.open_backend(schemas.url, schema=schema, **options)
 
     yield make
     for stores in made:
         stores.close()
+    for schemas, schema, uses in taken:
+        schemas.give_back(schema, uses)
 
 
 class SharedStore(NamedTuple):
