@@ -72,26 +72,30 @@ def sink(target: Target, settings: Settings) -> Iterator[Result]:
 
 
 def frames(target: Target, settings: Settings) -> Iterator[Result]:
-    """Work off jobs with a transform of built-in functions; the reference claims and completes 1,000 at a time."""
+    """Work off jobs with a transform of built-in functions.
+
+    One reference claims and completes 1,000 at a time, the other is a fleet whose handler does what the transform does.
+    """
     spark = _session(settings)
     if spark is None:
         return
-    if target.name == "postgres":
-        settings.say(
-            "spark-frames on PostgreSQL is left out: its stores here are told apart by schema, not by url"
-        )
-        return
     jobs = 20_000 if settings.quick else 200_000
-    rounds = []
-    progress = settings.progress("spark-frames", settings.rounds_of_bulk)
-    _framed(spark, target, 1_000)()
-    for _ in range(settings.rounds_of_bulk):
-        rounds += alternate(1, [_framed(spark, target, jobs), _looped(target, jobs)], lambda: None)
-        progress()
-    note = f"{jobs:,} jobs; ours parses each payload and stores a result, the reference stores none"
-    yield Result(
-        "spark-frames", target.name, rounds, against="claim + complete, 1,000", goal=Goal(0.5), note=note
-    )
+    for warm in (_framed, _fleeted):
+        warm(spark, target, 1_000)()
+    measures = [_framed(spark, target, jobs), _looped(target, jobs), _fleeted(spark, target, jobs)]
+    count = settings.rounds_of_bulk
+    rounds = alternate(count, measures, settings.progress("spark-frames", count))
+    against = [
+        (
+            "claim + complete, 1,000",
+            Goal(0.5),
+            f"{jobs:,} jobs; ours parses each payload and stores a result, the reference stores none",
+        ),
+        ("run_fleet, on threads", Goal(1), "the same results, by a handler in Python"),
+    ]
+    for position, (name, goal, note) in enumerate(against, start=1):
+        pairs = [(each[0], each[position]) for each in rounds]
+        yield Result("spark-frames", target.name, pairs, against=name, goal=goal, note=note)
 
 
 # -- sessions and stores ------------------------------------------------------------------------------------------
@@ -272,7 +276,39 @@ def _framed(spark: SparkSession, target: Target, jobs: int) -> Callable[[], floa
     def measure() -> float:
         location = _filled(target, jobs)
         try:
-            report = run_frames(spark, target.url(location), transform, type=TYPE, schema="i int, s string")
+            report = run_frames(
+                spark, _address(target, location), transform, type=TYPE, schema="i int, s string"
+            )
+            assert report.completed == jobs
+            return jobs / report.seconds
+        finally:
+            target.drop(location)
+
+    return measure
+
+
+def _address(target: Target, location: str) -> str:
+    """Return the url of a store, with its schema."""
+    url, _, schema = target.url(location).partition("#")
+    return f"{url}{'&' if '?' in url else '?'}schema={schema}" if schema else url
+
+
+def _fleeted(spark: SparkSession, target: Target, jobs: int) -> Callable[[], float]:
+    from penstock import App  # noqa: PLC0415
+    from penstock.spark import run_fleet  # noqa: PLC0415
+
+    def measure() -> float:
+        location = _filled(target, jobs)
+        app = App(_address(target, location))
+
+        @app.job(type=TYPE)
+        def twice(i: int, s: str) -> dict[str, int]:
+            return {"twice": i * 2, "length": len(s)}
+
+        try:
+            report = run_fleet(
+                spark, app, tasks=os.cpu_count() or 1, capacity=32, max_seconds=None, isolation="thread"
+            )
             assert report.completed == jobs
             return jobs / report.seconds
         finally:

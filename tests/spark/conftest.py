@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.spark.support import fill
+from tests.spark.support import FAST, fill
 from tests.stores import postgres_database, postgres_url
 
 import penstock
@@ -41,8 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     session = ps.session(
         "local[2,4]",
         **{
-            "spark.sql.shuffle.partitions": 2,
-            "spark.driver.memory": "1g",
+            **FAST,
             "spark.local.dir": folder / "local",
             "spark.sql.warehouse.dir": folder / "warehouse",
         },

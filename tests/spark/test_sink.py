@@ -141,9 +141,10 @@ COPIER = """
 import os, signal, sys
 from penstock import spark as ps
 from tests.spark.copying import start_copy
+from tests.spark.support import FAST
 
 source, target, folder = sys.argv[1:]
-spark = ps.session("local[2]", **{"spark.driver.memory": "512m"})
+spark = ps.session("local[2]", **FAST)
 
 def die(batch):
     if batch == 1:

@@ -1,8 +1,11 @@
 """The source on a session: that Spark and our readers understand each other."""
 
 import json
+import os
+import signal
 
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.testing import assertDataFrameEqual, assertSchemaEqual
 
@@ -77,3 +80,24 @@ def test_the_format_is_found_without_a_call(spark, sqlite_url):
     frame = fresh.read.format("penstock").option("url", sqlite_url).load()
     assert fresh.conf.get("spark.sql.python.filterPushdown.enabled") == "false"
     assert frame.where("seq = 1").select("verb").collect() == [("enqueue",)]
+
+
+@pytest.mark.process
+def test_a_task_that_is_killed_reads_the_same_rows_again(spark, url):
+    """F31: its process dies when it has passed on half of its rows."""
+    with penstock.connect(url) as queue:
+        queue.submit_many([{"type": "t"}] * 600)
+
+    def die_once(batches):
+        for number, batch in enumerate(batches):
+            if TaskContext.get().attemptNumber() == 0 and number == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    rows = spark.read.format("penstock").schema("seq bigint").option("batchRows", 100).load(url)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    try:
+        read = rows.mapInArrow(die_once, "seq long").collect()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert sorted(row.seq for row in read) == list(range(1, 601))

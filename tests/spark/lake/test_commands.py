@@ -2,17 +2,22 @@
 
 import importlib
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 
 import pytest
-from tests.spark.lake.support import RandomStore
+from tests.spark.lake.support import RandomStore, assert_lake_is
 from typer.testing import CliRunner
 
 import penstock
 from penstock.cli import app
 from penstock.errors import InvalidArgumentError
+from penstock.spark import sync
+from penstock.spark.lake._manifest import LakeFolder
 
 PIPELINE, AUDIT, REPORT = (
     importlib.import_module(f"penstock.cli.{name}") for name in ("pipeline", "audit", "report")
@@ -44,6 +49,65 @@ def test_from_the_store_to_the_page(invoke, tmp_path):
     assert invoke("report", "--lake", lake, "--out", page, "--json", numbers).exit_code == 0
     assert json.loads(numbers.read_text())["events"] == rows
     assert "Plotly" in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_a_continuous_pipeline_follows_until_a_signal_and_leaves_whole_tables(
+    invoke, spark, tmp_path, number
+):
+    """The signal comes in the middle of a batch, which is brought to its end."""
+    store = RandomStore(tmp_path)
+    store.stir(3, 40)
+    lake = tmp_path / "lake"
+    steps = []
+
+    def reaches(condition):
+        never = threading.Event()
+        for _ in range(2400):
+            if condition():
+                return
+            never.wait(0.05)
+        raise AssertionError(f"the pipeline did not get there; it went {steps}")
+
+    def has_all():
+        offsets = LakeFolder(lake).current().offsets if (lake / "_penstock" / "lake.json").exists() else {}
+        return offsets.get(store.id) == len(store.entries())
+
+    def drive():
+        try:
+            reaches(has_all)
+            steps.append("began")
+            store.stir(4, 40)
+            reaches(has_all)
+            steps.append("followed")
+            store.stir(5, 40)
+            reaches((lake / "_penstock" / "staging").exists)
+            steps.append("in the middle")
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    helper = threading.Thread(target=drive)
+    helper.start()
+    done = invoke("pipeline", "run", "-u", store.url, "-l", lake, "--continuous", "--interval", "0.2")
+    helper.join()
+    assert steps == ["began", "followed", "in the middle"]
+    assert done.exit_code == 0, done.output
+    assert "changes in" in done.output
+    assert LakeFolder(lake).repair() == []
+    sync(spark, store.url, lake)
+    assert_lake_is(spark, lake, [store])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_the_first_signal_asks_the_second_interrupts(number):
+    before = signal.getsignal(number)
+    stop = threading.Event()
+    with PIPELINE._stopping(stop):
+        signal.raise_signal(number)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(number) == before
 
 
 def test_a_violation_is_printed_with_its_rows_and_exits_1(invoke, sqlite_url):

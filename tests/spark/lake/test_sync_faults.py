@@ -1,13 +1,16 @@
 """What can go wrong while a lake is synced: nothing is lost, nothing is there twice, and the error says what to do."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import duckdb
 import msgspec
+import psutil
 import pytest
 from tests.spark.lake.support import TABLES, RandomStore, assert_lake_is, files_of
 
@@ -21,9 +24,10 @@ pytestmark = pytest.mark.timeout(1200)
 CHILD = """
 import sys
 from penstock import spark as ps
+from tests.spark.support import FAST
 
 url, lake = sys.argv[1:]
-spark = ps.session("local[2]", **{"spark.sql.shuffle.partitions": 2, "spark.driver.memory": "1g"})
+spark = ps.session("local[2]", **FAST)
 ps.sync(spark, url, lake, events_per_batch=40, progress=lambda now: print(now.step, now.done, flush=True))
 """
 
@@ -35,6 +39,7 @@ def killed_at(url: str, lake: Path, step: str, nth: int) -> None:
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])},
     )
     seen = 0
     try:
@@ -50,12 +55,11 @@ def killed_at(url: str, lake: Path, step: str, nth: int) -> None:
 
 @pytest.mark.process
 def test_killed_at_any_moment_the_tables_are_the_same(spark, tmp_path):
+    """The first batch is in, the tables of the second are being made. What files a commit touches: test_manifest.py."""
     store = RandomStore(tmp_path)
     store.stir(5, 400)
     lake = tmp_path / "lake"
-    killed_at(store.url, lake, "hourly", 1)  # before the first commit
-    assert read_table(spark, lake, "events").count() == 0
-    killed_at(store.url, lake, "commit", 2)  # the first batch is in, the second is being committed
+    killed_at(store.url, lake, "hourly", 2)
     assert 0 < read_table(spark, lake, "events").count() < len(store.entries())
     report = sync(spark, store.url, lake)
     assert 0 < report.events < len(store.entries())
@@ -90,6 +94,103 @@ def test_a_store_that_goes_away_leaves_the_lake_as_it_was(spark, synced):
     assert {path for path in changed if not path.startswith("_penstock/")} == set()
     assert sync(spark, store.url, lake).events > 0
     assert read_table(spark, lake, "events").count() == len(store.entries())
+
+
+def test_a_continuous_sync_outlives_a_store_that_is_away_for_a_while(spark, synced):
+    store, lake = synced
+    store.stir(14, 100)
+    file = Path(store.url.removeprefix("sqlite:///"))
+    away = file.with_suffix(".away")
+
+    class Pauses(threading.Event):
+        """Between two rounds the file is back; after the second one that is enough."""
+
+        rounds = 0
+
+        def wait(self, timeout=None):
+            self.rounds += 1
+            if self.rounds == 1:
+                away.rename(file)
+            return self.rounds == 2
+
+    pauses = Pauses()
+
+    def take_away(now):
+        if now.step == "events" and not pauses.rounds:
+            file.rename(away)
+
+    sync(spark, store.url, lake, continuous=True, interval=1, stop=pauses, progress=take_away)
+    assert pauses.rounds == 2
+    assert read_table(spark, lake, "events").count() == len(store.entries())
+
+
+def python_workers():
+    """The processes in which tasks of this session run Python; those that plan sources are others."""
+    found = []
+    for daemon in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if daemon.cmdline()[-2:] == ["pyspark.daemon", "pyspark.worker"]:
+                found += daemon.children()
+    return found
+
+
+@pytest.mark.process
+def test_killed_tasks_are_tried_again_and_the_tables_are_the_same(spark, synced):
+    """F31: every process that Spark has for tasks is killed at the start of every step."""
+    store, lake = synced
+    store.stir(9, 150)
+    spark.range(1).mapInArrow(lambda batches: batches, "id long").collect()  # so that there is one
+    killed = []
+
+    def kill(_now):
+        for worker in python_workers():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
+                killed.append(worker.pid)
+
+    assert sync(spark, store.url, lake, progress=kill).events > 0
+    assert killed
+    assert_lake_is(spark, lake, [store])
+
+
+def test_a_second_pipeline_is_refused_and_the_first_goes_on(spark, synced):
+    """It finds, and removes, what one that died has left in the folders."""
+    store, lake = synced
+    torn = [lake / "jobs" / "torn.parquet", lake / "_penstock" / "staging" / "9" / "jobs" / "half.parquet"]
+    for file in torn:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"PAR1 and then the power went")
+    store.stir(10, 100)
+    refused = []
+
+    def intrude(now):
+        if now.step == "attempts":
+            with pytest.raises(BackendError, match="another pipeline is at work") as caught:
+                sync(spark, store.url, lake)
+            refused.append(caught.value.retryable)
+
+    sync(spark, store.url, lake, progress=intrude)
+    assert refused == [True]
+    assert not any(file.exists() for file in torn)
+    assert spark.read.parquet(str(lake / "events")).count() == len(store.entries())
+    assert spark.read.parquet(str(lake / "jobs")).count() == read_table(spark, lake, "jobs").count()
+
+
+def test_a_lake_of_a_newer_version_is_left_alone(spark, synced):
+    store, lake = synced
+    identity = lake / "_penstock" / "lake.json"
+    kept = identity.read_bytes()
+    identity.write_bytes(msgspec.json.encode(msgspec.json.decode(kept) | {"version": 99}))
+    before = files_of(lake)
+    for use in (
+        lambda: sync(spark, store.url, lake),
+        lambda: read_table(spark, lake, "jobs"),
+        lambda: audit(spark, lake),
+    ):
+        with pytest.raises(BackendError, match=r"version 99.*upgrade"):
+            use()
+    assert files_of(lake) == before
+    identity.write_bytes(kept)
 
 
 def test_a_lake_is_not_synced_with_an_older_copy(spark, synced):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -24,6 +25,8 @@ from penstock.spark.lake._work import Work
 from penstock.spark.tables import EVENTS, LAKE_TABLES
 
 __all__ = ["SyncProgress", "SyncReport", "read_table", "sync"]
+
+logger = logging.getLogger("penstock")
 
 _EVENTS_PER_BATCH: Final = 5_000_000
 
@@ -93,7 +96,8 @@ def sync(
         store_schema: of PostgreSQL stores.
         events_per_batch: journal rows that become part of the lake at once.
         rebuild: make every table but `events` again, first.
-        continuous: go on until `stop` is set, looking for new rows every `interval` seconds.
+        continuous: go on until `stop` is set, looking for new rows every `interval` seconds. A store that is away for
+            some time is waited for; the report then lacks what was moved in the round that it broke.
         sink: is told of the rows that a batch adds or changes, before it is committed: `sink(table, rows, number)`. A
             batch that is repeated after a crash has the same number, but may be longer.
         progress: is told what is done.
@@ -119,9 +123,14 @@ def sync(
         if rebuild or (folder.current().number > 0 and folder.current().version < VERSION):
             runner.rebuild()
         while True:
-            moved = runner.run(_surveys(places), stopping)
-            events += moved.events
-            batches += moved.batches
+            try:
+                moved = runner.run(_surveys(places), stopping)
+                events += moved.events
+                batches += moved.batches
+            except BackendError as error:
+                if not continuous or not error.retryable:
+                    raise
+                logger.warning("the pipeline goes on: %s", error)
             if not continuous or stopping.wait(interval):
                 return SyncReport(events, batches, time.perf_counter() - started)
 
