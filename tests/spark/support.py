@@ -30,7 +30,12 @@ def fill(queue: Queue) -> None:
             Job(id="keyed", type="a", key=Key("k", "1"), payload=b"\x00\xff", correlation_id="c"),
             Job(id="second", type="a", key=Key("k", "1"), idempotency_key="once", callback_url="http://x/"),
             Job(id="waits", type="a", after=("plain", "keyed"), after_any=("policy",), parent_id="plain"),
-            Job(id="held", type="a", held=True),
+            Job(
+                id="held",
+                type="a",
+                held=True,
+                trace="00-1af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 s=1",
+            ),
             Job(id="gone", type="c"),
         ]
     )

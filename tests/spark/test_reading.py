@@ -81,6 +81,12 @@ def test_the_jobs_are_what_the_store_says(varied):
             assert value == (list(said) if isinstance(said, tuple) else said), (job.id, name)
 
 
+def test_the_table_jobs_has_every_field_of_a_job():
+    assert set(struct_of(JOBS).names) == {"source", "n", *Job.__struct_fields__} - {
+        "state"
+    }  # a view of the others
+
+
 def test_a_schema_chooses_columns_and_their_order(varied):
     schema = StructType([StructField("status", StringType()), StructField("n", IntegerType())])
     (partition,) = reader_of(varied, schema).partitions()

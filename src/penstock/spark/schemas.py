@@ -169,6 +169,11 @@ JOBS: Final = Table(
         _text("correlation_id", "For tracing."),
         _text("callback_url", "Who is to be told of its end."),
         _text("idempotency_key", "The key under which it was submitted only once."),
+        _text(
+            "trace",
+            "The W3C trace context of whoever submitted it: `traceparent`, then after a space its `tracestate`, if there"
+            " is one.",
+        ),
         _time("run_at", "Not before this moment; null is at once."),
         _texts("key", "The parts of its key; null if it has none."),
         _texts("after", "The ids that must complete before it."),
