@@ -76,6 +76,7 @@ def test_each_job_is_failed_for_its_own_reason(spark, url):
         {"text": {"not": "text"}, "number": "nor a number"},
         b"no JSON",
         b"",
+        b'{"text": "\xff"}',
         {"text": "large"},
         retry=ONCE,
     )
@@ -108,9 +109,10 @@ def test_each_job_is_failed_for_its_own_reason(spark, url):
         unfit,
         unfit,
         unfit,
+        unfit,
         (JobStatus.FAILED, permanent, "the result has 1100011 bytes; the limit is 1048576"),
     ]
-    assert (report.completed, report.failed) == (1, 8)
+    assert (report.completed, report.failed) == (1, 9)
     assert found["job-0000"].result == b'{"said":"fine"}'
 
 

@@ -341,7 +341,9 @@ class _Frames:
         parsed = plain.withColumn(
             "_fields",
             F.from_json(
-                F.decode("payload", "UTF-8"),
+                F.try_validate_utf8(
+                    F.col("payload").cast("string")
+                ),  # null if it is no text: that does not fit either
                 fields,
                 {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT},
             ),
