@@ -131,6 +131,8 @@ STRUCT = {
     "truth": True,
     "nothing": None,
     "list": [1, 2],
+    "price": Decimal("1.250"),
+    "whole": Decimal(9007199254740993),
     "inner": {"when": datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC), "day": date(2030, 1, 2)},
 }
 
@@ -142,7 +144,7 @@ STRUCT = {
         (pa.array([b"\x00\xff"]), b"\x00\xff"),
         (
             pa.array([STRUCT]),
-            '{"text":"ü","number":5,"real":0.5,"truth":true,"nothing":null,"list":[1,2],'
+            '{"text":"ü","number":5,"real":0.5,"truth":true,"nothing":null,"list":[1,2],"price":1.25,"whole":9007199254740993,'
             '"inner":{"when":"2030-01-02T03:04:05Z","day":"2030-01-02"}}'.encode(),
         ),
         (pa.array([[("a", 1), ("b", None)]], pa.map_(pa.string(), pa.int64())), b'{"a":1,"b":null}'),
@@ -284,7 +286,7 @@ BAD_ROWS = [
     ({"payload": ["x" * 1_048_577]}, "payload has 1048577 bytes"),
     ({"payload": [{"deep": {"real": math.inf}}]}, r"payload\.deep\.real must be a finite number"),
     ({"payload": [{"raw": b"bytes"}]}, r"payload\.raw must be JSON"),
-    ({"payload": [{"price": Decimal("1.5")}]}, r"payload\.price must be JSON"),
+    ({"payload": [{"price": Decimal("0.1234567890123456789")}]}, r"payload\.price must be JSON"),
     ({"key": pa.array([[]], pa.list_(pa.string()))}, "Key is made of one or more"),
     ({"run_at": pa.array([-1], pa.timestamp("us", "UTC"))}, "run_at must be in the years"),
     ({"run_at": pa.array([2**62], pa.timestamp("us", "UTC"))}, "run_at must be in the years"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -205,6 +206,8 @@ def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
     if pa.types.is_map(kind):
         entry = _converter(kind.item_type)
         return lambda value: {key: _optional(entry, each) for key, each in value}
+    if pa.types.is_decimal(kind):
+        return _number
     return _iso if pa.types.is_temporal(kind) else None
 
 
@@ -216,6 +219,14 @@ def _iso(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     return value.isoformat() if isinstance(value, date) else value
+
+
+def _number(value: Decimal) -> int | float | Decimal:
+    """Return the number that JSON's readers will read as the same; the decimal itself, which is refused, if none is."""
+    if value == value.to_integral_value():
+        return int(value)
+    rounded = float(value)
+    return rounded if Decimal(repr(rounded)) == value else value
 
 
 def _payload(value: Any) -> bytes:
