@@ -4,7 +4,7 @@ import json
 import threading
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import functions as F
 
 import penstock
@@ -163,6 +163,26 @@ def test_a_wrong_transform_releases_the_wave_uncounted(spark, sqlite_url, transf
     found = jobs_in(sqlite_url).values()
     assert {(job.status, job.failures) for job in found} == {(JobStatus.FAILED_RETRY, 0)}
     assert ps.run_frames(spark, sqlite_url, lengths, type="score", schema="text string").completed == 2
+
+
+@pytest.mark.parametrize(
+    ("schema", "error", "says"),
+    [
+        ("no ( ddl", ParseException, "Syntax error"),
+        (5, InvalidArgumentError, "schema must be DDL or a StructType, got 5"),
+        (
+            "Id int, text string, tags string",
+            InvalidArgumentError,
+            "schema names Id, tags, and the frame has",
+        ),
+    ],
+    ids=["syntax", "type", "names"],
+)
+def test_a_wrong_schema_is_refused_before_a_job_is_claimed(spark, sqlite_url, schema, error, says):
+    put(sqlite_url, {"text": "a"})
+    with pytest.raises(error, match=says):
+        ps.run_frames(spark, sqlite_url, lengths, type="score", schema=schema)
+    assert jobs_in(sqlite_url)["job-0000"].attempt == 0
 
 
 def test_a_report_that_comes_too_late_is_refused_and_not_counted(spark, url):

@@ -54,6 +54,7 @@ _MOST_SUB_BATCHES: Final = 64
 _CHUNK: Final = 5_000
 _LOOK_SECONDS: Final = 0.2
 _CORRUPT: Final = "_does_not_fit"
+_GIVEN: Final = ("id", "attempt", "key", "tags")
 _RESULT: Final = "_result"
 _INPUT: Final = pa.schema(
     [
@@ -111,7 +112,7 @@ def run_frames(
         url: the store.
         transform: from DataFrame to DataFrame. It may be called several times for one job.
         type: of the jobs.
-        schema: of the payload, as DDL or StructType.
+        schema: of the payload, as DDL or StructType; none of its fields may be called `id`, `attempt`, `key` or `tags`.
         max_jobs: in a wave; a wave also has at most 256 MB of payload, and one job of a key.
         until_idle: return when no job of the type is ready, running or waiting for a retry; else go on for ever.
         max_seconds: no wave begins after so long.
@@ -119,6 +120,7 @@ def run_frames(
     Raises:
         AnalysisException: the transform does not fit the frame. As after every error that is raised, the jobs of
             the wave have been released, uncounted.
+        ParseException: the schema is no DDL; no job was claimed.
         InvalidArgumentError: wrong arguments, or a transform that returns no `id` and `attempt`.
         BackendError: the store is in trouble.
     """
@@ -302,7 +304,7 @@ class _Frames:
     def __init__(self, spark: SparkSession, transform: Transform, schema: str | StructType | None) -> None:
         self._spark = spark
         self._transform = transform
-        self._schema = schema
+        self._fields = None if schema is None else self._parsed(schema)
 
     def run(self, jobs: Sequence[Job]) -> tuple[dict[str, _Row], set[str]]:
         """Return what came back by job id, and the ids that came back more than once.
@@ -335,9 +337,9 @@ class _Frames:
             schema=_INPUT,
         )
         plain: DataFrame = self._spark.createDataFrame(table)
-        if self._schema is None:
+        fields = self._fields
+        if fields is None:
             return plain, None
-        fields = self._parsed_schema()
         parsed = plain.withColumn(
             "_fields",
             F.from_json(
@@ -350,9 +352,7 @@ class _Frames:
         )
         fits = F.col("_fields").isNotNull() & F.col(f"_fields.{_CORRUPT}").isNull()
         names = [field.name for field in fields if field.name != _CORRUPT]
-        good = parsed.where(fits).select(
-            "id", "attempt", "key", "tags", *(F.col(f"_fields.`{name}`").alias(name) for name in names)
-        )
+        good = parsed.where(fits).select(*_GIVEN, *(F.col(f"_fields.`{name}`").alias(name) for name in names))
         unfit = parsed.where(~fits).select(
             "id",
             "attempt",
@@ -362,15 +362,21 @@ class _Frames:
         )
         return good, unfit
 
-    def _parsed_schema(self) -> StructType:
-        schema = self._schema
+    def _parsed(self, schema: str | StructType) -> StructType:
+        """Return the payload's fields, and one for what does not fit."""
         if isinstance(schema, str):
-            schema = self._spark.createDataFrame(
-                [], schema
-            ).schema  # also on Connect, which has no parser of its own
+            # A frame knows how to read DDL also on Connect, which has no parser of its own.
+            schema = self._spark.createDataFrame([], schema).schema
         if not isinstance(schema, StructType):
             raise InvalidArgumentError(
                 f"schema must be DDL or a StructType, got {shown(schema)}", field="schema"
+            )
+        taken = [name for name in schema.names if name.lower() in _GIVEN]
+        if taken:
+            raise InvalidArgumentError(
+                f"schema names {', '.join(taken)}, and the frame has columns of the job by such names; without a schema"
+                " the transform gets the payload itself, and may parse it as it likes",
+                field="schema",
             )
         return StructType([*schema.fields]).add(_CORRUPT, "string")
 
