@@ -31,7 +31,7 @@ from penstock.cli.listing import list_jobs
 from penstock.cli.metrics import metrics
 from penstock.cli.migrate import migrate
 from penstock.cli.pipeline import pipeline
-from penstock.cli.report import report
+from penstock.cli.report import ReportCommand, report
 from penstock.cli.show import show
 from penstock.cli.stats import stats
 from penstock.cli.submit import SubmitCommand, submit
@@ -77,6 +77,8 @@ EXIT_CODES: Final[dict[int, str]] = {
     141: "whoever read its output went away, such as `head`",
 }
 
+OWN_PARSING: Final = {"submit": SubmitCommand, "report": ReportCommand}
+
 app = typer.Typer(
     name="penstock",
     cls=Group,
@@ -87,7 +89,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _name, _command in COMMANDS.items():
-    app.command(_name, cls=SubmitCommand if _name == "submit" else Command)(_command)
+    app.command(_name, cls=OWN_PARSING.get(_name, Command))(_command)
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 adopt(app)

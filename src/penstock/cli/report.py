@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from penstock.cli._command import Command
 from penstock.cli._spark import Master, spark_session, stderr
 from penstock.errors import InvalidArgumentError
 
-__all__ = ["report"]
+__all__ = ["ReportCommand", "report"]
+
+
+class ReportCommand(Command):
+    """Lets `--json` stand alone, as it does in the other commands; the numbers then go to stdout."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: list[str] = []
+        for place, word in enumerate(args):
+            given.append(word)
+            if word == "--json" and not _is_value(args[place + 1 : place + 2]):
+                given.append("-")
+        return super().parse_args(ctx, given)
+
+
+def _is_value(words: list[str]) -> bool:
+    return bool(words) and (words[0] == "-" or not words[0].startswith("-"))
 
 
 def report(
@@ -20,7 +37,8 @@ def report(
         Path | None, typer.Option("--out", "-o", help="The page to write, such as report.html.")
     ] = None,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Also write the numbers here; - is stdout.")
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Also write the numbers here; - or nothing is stdout."),
     ] = None,
     master: Master = None,
 ) -> None:
@@ -30,7 +48,7 @@ def report(
 
     Examples:
         penstock report --lake lake --out report.html
-        penstock report --lake lake --json -
+        penstock report --lake lake --json
     """
     if out is None and json_file is None:
         raise InvalidArgumentError("name what to write: --out report.html, --json FILE, or both", field="out")

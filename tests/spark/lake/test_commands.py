@@ -49,6 +49,8 @@ def test_from_the_store_to_the_page(invoke, tmp_path):
     assert invoke("report", "--lake", lake, "--out", page, "--json", numbers).exit_code == 0
     assert json.loads(numbers.read_text())["events"] == rows
     assert "Plotly" in page.read_text("utf-8")
+    for arguments in (["--lake", lake, "--json"], ["--json", "-l", lake]):  # alone, it is stdout
+        assert json.loads(invoke("report", *arguments).stdout)["events"] == rows
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
