@@ -130,7 +130,7 @@ def test_a_worker_takes_the_files_url_only_for_an_app_that_has_none(penstock, mo
         raise EnoughError
 
     monkeypatch.setattr(module, "check_shared", look)
-    monkeypatch.setattr(module, "log_to_stderr", lambda level: None)
+    monkeypatch.setattr(module, "log_to_stderr", lambda *_: None)
     penstock.write("penstock.toml", 'url = "sqlite:///file.db"\n')
     for own in (None, "sqlite:///own.db"):
         monkeypatch.setattr(module, "load_app", lambda name, own=own: App(own))
