@@ -128,7 +128,7 @@ def test_until_idle_misses_no_job_that_goes_to_and_fro(stored_app, monkeypatch):
         if not handles:
             assert not answer
             handles.append(restless.submit())
-            until(lambda: handles[0].status is JobStatus.FAILED_RETRY)
+            until(lambda: handles[0].job().retry_count == 1)
         return answer
 
     monkeypatch.setattr(backend, "has_work", slow_answer)

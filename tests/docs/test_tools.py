@@ -1,10 +1,8 @@
 """The tools of the Makefile that a newcomer meets."""
 
 import io
-import json
 import os
 import subprocess
-import sys
 import venv
 from pathlib import Path
 
@@ -19,7 +17,6 @@ class Terminal(io.StringIO):
         return True
 
 
-NO_NETWORK = ("No matching distribution found", "Temporary failure in name resolution", "Connection")
 PIP = [
     "Collecting pyspark==4.3.0\n",
     "  Downloading pyspark-4.3.0.tar.gz (436.0 MB)\n",
@@ -66,24 +63,3 @@ def test_a_failed_installation_shows_why(tmp_path):
     )
     assert done.returncode == 1
     assert "No matching distribution found for no-such-package" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.process
-@pytest.mark.timeout(900)
-def test_the_way_to_the_first_job_is_measured(tmp_path):
-    """Really: a new environment, and downloads. Where there is no network there is nothing to measure."""
-    done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "first_job.py", "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=880,
-        check=False,
-    )
-    if done.returncode and any(sign in done.stderr for sign in NO_NETWORK):
-        pytest.skip(f"nothing could be downloaded: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stderr
-    took = json.loads(done.stdout)
-    assert took.keys() == {"environment", "installation", "first job"}
-    assert all(0 < seconds < 600 for seconds in took.values())
