@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import psutil
 import pyspark
+from tests.spark.support import QUICK_JAVA
 
 from penstock.spark._java import java_home
 
@@ -48,6 +49,7 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
             "SPARK_NO_DAEMONIZE": "1",
             "SPARK_LOCAL_DIRS": str(folder / "local"),
             "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
         }
 
         def start(name: str, role: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Path]:

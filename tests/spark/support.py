@@ -4,12 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 from penstock import FailureCategory, Job, Key, Priority, Queue, RetryPolicy, Timeouts
 
-__all__ = ["FAST", "fill"]
+__all__ = ["FAST", "QUICK_JAVA", "fill"]
 
+#: For a Java that lives for a minute.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: For frames of some hundred rows: what Spark and Java do to make large ones fast takes most of the time of small ones.
 #: Three quarters of the work fall away. The demo, the cluster and the benchmarks run with what users have.
 FAST = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.driver.memory": "1g",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -29,12 +29,14 @@ import json, sys
 import penstock
 from penstock import spark as ps
 from tests.spark import fleet_jobs
+from tests.spark.support import QUICK_JAVA
 
 master, folder = sys.argv[1:]
 spark = ps.session(master, **{
     "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.driver.memory": "512m",
     "spark.executor.memory": "512m", "spark.ui.enabled": False, "spark.network.timeout": "60s",
     "spark.executor.heartbeatInterval": "5s", "spark.local.dir": folder,
+    "spark.driver.extraJavaOptions": QUICK_JAVA, "spark.executor.extraJavaOptions": QUICK_JAVA,
 })
 
 own = penstock.App()

@@ -53,10 +53,7 @@ def test_from_the_store_to_the_page(invoke, tmp_path):
         assert json.loads(invoke("report", *arguments).stdout)["events"] == rows
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_continuous_pipeline_follows_until_a_signal_and_leaves_whole_tables(
-    invoke, spark, tmp_path, number
-):
+def test_a_continuous_pipeline_follows_until_a_signal_and_leaves_whole_tables(invoke, spark, tmp_path):
     """The signal comes in the middle of a batch, which is brought to its end."""
     store = RandomStore(tmp_path)
     store.stir(3, 40)
