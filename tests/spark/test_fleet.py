@@ -305,6 +305,18 @@ def test_a_task_has_one_connection(spark, postgres_database, tmp_path):
     assert most == [3]
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize("where", ["url", "option"])
+def test_a_schema_is_named_in_the_url_or_as_an_option(spark, postgres_database, where):
+    mark = "&" if "?" in postgres_database else "?"
+    in_url = where == "url"
+    url = f"{postgres_database}{mark}schema=shop" if in_url else postgres_database
+    app = penstock.App(url, **({} if in_url else {"schema": "shop"}))
+    app.job(fleet_jobs.double.function).submit(number=1)
+    assert ps.run_fleet(spark, app, tasks=1, isolation="thread").completed == 1
+    app.close()
+
+
 def test_a_store_that_executors_do_not_see_is_named(sqlite_url):
     """Before anything is imported."""
     order = _task.Order(

@@ -43,6 +43,16 @@ def test_jobs_become_rows_and_rows_become_results(spark, url):
     assert json.loads(found["job-0007"].result) == {"score": 7, "nothing": None}
 
 
+@pytest.mark.postgres
+def test_the_url_may_name_the_schema(spark, postgres_database):
+    url = f"{postgres_database}{'&' if '?' in postgres_database else '?'}schema=shop"
+    put(url, {"text": "a"})
+    put(postgres_database, {"text": "b"})
+    assert ps.run_frames(spark, url, lengths, type="score", schema="text string").completed == 1
+    (elsewhere,) = jobs_in(postgres_database).values()
+    assert elsewhere.status is JobStatus.INITIAL_PENDING
+
+
 def test_the_frame_has_what_a_job_has(spark, sqlite_url):
     put(sqlite_url, b"\x00\xff", key=("k", "1"), tags=("a", "b"))
     seen = []

@@ -128,7 +128,7 @@ def run_frames(
     place = Place.of(url)
     frames = _Frames(spark, transform, schema)
     began = time.monotonic()
-    with connect(place.url) as queue:
+    with connect(place.address) as queue:
         waves = _Waves(queue, frames, type, max_jobs)
         while limit is None or time.monotonic() - began < limit:
             if waves.run_one():
