@@ -8,6 +8,8 @@ import pytest
 
 from penstock._process import Ending, JobProcess, Message, Result, Setup, Supervisor
 
+SPARES = 2  # as workers do; supervisors that tests make for themselves have none
+
 
 class Listener:
     """A watcher that keeps what it hears."""
@@ -42,7 +44,7 @@ class Jobs:
     def supervisor(self, entry: str) -> Supervisor:
         if entry not in self._supervisors:
             setup = Setup(entry=f"tests.process.entries:{entry}", target="tests.process.entries:TARGET")
-            self._supervisors[entry] = Supervisor(setup)
+            self._supervisors[entry] = Supervisor(setup, spares=SPARES)
         return self._supervisors[entry]
 
     def start(self, entry: str, payload: bytes = b"", **options: object) -> tuple[JobProcess, Listener]:

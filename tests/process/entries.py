@@ -1,10 +1,12 @@
 """What the jobs of the tests do: each function is an entry, imported by the template of a supervisor."""
 
 import ctypes
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 from penstock._process import Interrupted, Progress, Result, raise_when_terminated
@@ -35,6 +37,34 @@ def facts(target, payload, channel):
         len(fds),
         signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
         len(os.listdir("/proc/self/task")),
+    ]
+    say(channel, repr(report).encode())
+
+
+def after_fork(target, payload, channel):
+    """Tell whether threads, logging and the environment are as in any process, also after a fork with a thread around."""
+    logging.getLogger().handlers[:] = [logging.StreamHandler()]
+    lock = logging.getLogger().handlers[0].lock
+    has_lock, may_go = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            has_lock.set()
+            may_go.wait()
+
+    threading.Thread(target=hold, daemon=True).start()
+    has_lock.wait()
+    below = os.fork()
+    if below == 0:
+        # Without their hooks the lock would be held for ever, by a thread that is not here.
+        os._exit(0 if lock.acquire(timeout=5) and threading.active_count() == 1 else 1)
+    code = os.waitstatus_to_exitcode(os.waitpid(below, 0)[1])
+    may_go.set()
+    report = [
+        code,
+        threading.main_thread().native_id == os.getpid(),
+        "LD_BIND_NOW" in os.environ,
+        os.register_at_fork.__module__,
     ]
     say(channel, repr(report).encode())
 

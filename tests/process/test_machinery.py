@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from tests.process.conftest import Listener, children, is_alive
+from tests.process.conftest import SPARES, Listener, children, is_alive
 
 from penstock import InvalidArgumentError, ProcessControlError
 from penstock._process import (
@@ -24,6 +24,7 @@ from penstock._process import (
     Setup,
     Supervisor,
     Task,
+    system,
 )
 
 pytestmark = [
@@ -36,6 +37,78 @@ SOON = Grace(notice=0.05, term=0.05)
 
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def below_template(supervisor: Supervisor) -> set[int]:
+    """Return the processes that a template has forked."""
+    template = next(iter(supervisor._wardens)).mark
+    marked = system.marked(template)
+    parent_of = system.parents()
+    return {pid for pid in marked if parent_of.get(pid) in marked}
+
+
+def wait_for_spares(supervisor: Supervisor, number: int = SPARES) -> set[int]:
+    until = time.monotonic() + 10
+    while len(found := below_template(supervisor)) != number and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(found) == number
+    return found
+
+
+# -- processes that wait for a job ---------------------------------------------------------------------------------
+
+
+def test_processes_are_ready_before_there_are_jobs_and_each_runs_one(jobs):
+    supervisor = jobs.supervisor("facts")
+    supervisor.start()
+    waiting = wait_for_spares(supervisor)
+    process, listener = jobs.start("facts")
+    listener.ending()
+    assert process.pid in waiting
+    now_waiting = wait_for_spares(supervisor)
+    assert process.pid not in now_waiting
+    assert len(now_waiting & waiting) == SPARES - 1
+    supervisor.close()
+    assert not any(is_alive(pid) for pid in now_waiting)
+
+
+def test_a_process_that_dies_waiting_is_nobodys_failure_and_is_replaced(jobs):
+    supervisor = jobs.supervisor("echo")
+    supervisor.start()
+    waiting = wait_for_spares(supervisor)
+    files = open_files()
+    for pid in waiting:
+        os.kill(pid, signal.SIGKILL)
+    wait_for_spares(supervisor, 0)
+    until = time.monotonic() + 10
+    while open_files() > files - 2 * SPARES and time.monotonic() < until:
+        time.sleep(0.01)
+    assert open_files() == files - 2 * SPARES
+    _, listener = jobs.start("echo", b"all the same")
+    assert listener.result() == b"all the same"
+    assert listener.ending().is_clean
+    assert not wait_for_spares(supervisor) & waiting
+
+
+def test_more_jobs_than_processes_that_wait_all_start(jobs):
+    tasks = [Task(b"%d" % number, Listener()) for number in range(3 * SPARES)]
+    jobs.supervisor("echo").launch_many(tasks)
+    assert [task.watcher.result() for task in tasks] == [task.payload for task in tasks]
+
+
+def test_a_template_that_is_killed_takes_those_that_wait_along(jobs):
+    supervisor = jobs.supervisor("echo")
+    supervisor.start()
+    waiting = wait_for_spares(supervisor)
+    files = open_files()
+    os.kill(system.parents()[next(iter(waiting))], signal.SIGKILL)
+    until = time.monotonic() + 10
+    while (any(map(is_alive, waiting)) or open_files() >= files) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not any(map(is_alive, waiting))
+    assert open_files() == files - 2 * SPARES - 1
+    _, listener = jobs.start("echo", b"from a new one")
+    assert listener.result() == b"from a new one"
 
 
 # -- starting ------------------------------------------------------------------------------------------------------
@@ -63,6 +136,18 @@ def test_the_process_is_as_a_job_expects_it(jobs, monkeypatch):
     )
     # stdin, stdout, stderr, its channel, and the one that lists them; nothing of its supervisor or other jobs
     assert descriptors == 5
+
+
+def test_forking_is_as_safe_in_a_job_as_anywhere(jobs):
+    # The template puts hooks off; a job that has threads needs them.
+    _, listener = jobs.start("after_fork")
+    assert eval(listener.result()) == [0, True, False, "posix"]
+
+
+def test_what_is_set_for_the_linker_by_somebody_else_stays(jobs, monkeypatch):
+    monkeypatch.setenv("LD_BIND_NOW", "1")
+    _, listener = jobs.start("after_fork")
+    assert eval(listener.result()) == [0, True, True, "posix"]
 
 
 def test_a_payload_larger_than_a_socket_arrives_whole(jobs):

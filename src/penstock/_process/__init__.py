@@ -20,6 +20,8 @@ There are two kinds of wardens, and one code for both:
   for itself in a process forked from an interpreter that has not.
 - the *keeper* (`Supervisor()`, `fork`): forked from this process for one job that exists only in its memory.
 
+A supervisor may have some processes forked in advance (`spares`): they wait for a job, and each runs one.
+
 Callers give a `Watcher`; its methods are called on the supervisor's thread and must be quick.
 """
 

@@ -15,13 +15,24 @@ from typing import Final
 from penstock._process.messages import Answer, Cancel, FrameReader, Message, Request, decode, encode_frame
 from penstock.errors import PenstockError
 
-__all__ = ["Channel", "Interrupted", "RequestRefusedError", "ignore_termination", "raise_when_terminated"]
+__all__ = [
+    "Channel",
+    "Interrupted",
+    "RequestRefusedError",
+    "SupervisorGoneError",
+    "ignore_termination",
+    "raise_when_terminated",
+]
 
 _PIECE = 65536
 
 
 class Interrupted(BaseException):
     """SIGTERM reached the job's process, in its main thread."""
+
+
+class SupervisorGoneError(Exception):
+    """There is nobody at the other end of the channel."""
 
 
 class RequestRefusedError(PenstockError):
@@ -67,11 +78,15 @@ class Channel:
         #: Why the job should end; None while it need not.
         self.cancel_reason: str | None = None
 
-    def payload(self) -> bytes:
-        """Return what the job was started with. To be called once, first."""
+    def body(self) -> bytes:
+        """Wait for the body of the next frame: the limits of the job, then what it was started with.
+
+        Raises:
+            SupervisorGoneError: there will be none.
+        """
         while not self._bodies:
             if not self._receive(None):
-                raise EOFError("the supervisor is gone")
+                raise SupervisorGoneError("the supervisor is gone")
         return self._bodies.pop(0)
 
     def send(self, message: Message) -> None:

@@ -48,6 +48,11 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     term: float
 
     @classmethod
+    def none(cls, number: int) -> Order:
+        """The order of a process that has no job yet."""
+        return cls(number, None, None, None, None, 0.0, 0.0)
+
+    @classmethod
     def of(cls, number: int, limits: Limits, grace: Grace) -> Order:
         return cls(
             number, limits.memory, limits.processes, limits.files, limits.seconds, grace.notice, grace.term
@@ -55,8 +60,14 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Launch(_Packet, frozen=True, tag=1):
-    """Start jobs; with the packet come channel and output of each, in order."""
+    """Start processes, and know what was given to some of those that there are then.
 
+    Attributes:
+        fresh: the numbers of the processes to start; with the packet come channel and output of each, in this order.
+        orders: the jobs that processes, fresh ones or others, find in their channels.
+    """
+
+    fresh: list[int]
     orders: list[Order]
 
 

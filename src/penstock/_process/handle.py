@@ -20,14 +20,15 @@ from penstock._output import Output
 from penstock._process import system
 from penstock._process.control import End, Locate, Signal, ToWarden
 from penstock._process.endings import Ending
-from penstock._process.limits import Grace, Limits
-from penstock._process.messages import Cancel, FrameReader, Message, encode_frame
+from penstock._process.limits import Grace, Limits, encode_limits
+from penstock._process.messages import Cancel, FrameReader, Message, encode_frame, frame
 from penstock.errors import ProcessControlError
 
 __all__ = ["JobProcess", "WardenLink", "Watcher"]
 
 logger = logging.getLogger("penstock")
 STOP_SECONDS: Final = 5.0
+NO_LIMITS: Final = Limits()
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -51,11 +52,14 @@ class JobProcess:
         ending: how it ended; None while it runs.
     """
 
-    def __init__(self, number: int, watcher: Watcher, limits: Limits, warden: WardenLink) -> None:
+    def __init__(
+        self, number: int, warden: WardenLink, watcher: Watcher | None = None, limits: Limits = NO_LIMITS
+    ) -> None:
         self.number = number
         self.known_pid: int | None = None
         self.output = Output(limits.output)
         self.ending: Ending | None = None
+        #: None while the process waits for a job.
         self.watcher = watcher
         self._warden = warden
         self.channel_end = -1
@@ -69,6 +73,12 @@ class JobProcess:
     def __repr__(self) -> str:
         state = self.ending.cause if self.ending else "running"
         return f"<JobProcess {self.number} pid {self.known_pid}: {state}>"
+
+    def assign(self, payload: bytes, watcher: Watcher, limits: Limits) -> None:
+        """Give the process its job."""
+        self.watcher = watcher
+        self.output = Output(limits.output)
+        self.send_frame(frame(encode_limits(limits)) + frame(payload))
 
     def send(self, message: Message) -> None:
         """Say something to the job; nothing if it is gone. Never waits."""
@@ -168,6 +178,8 @@ class JobProcess:
 
     def tell(self, message: Message) -> None:
         """Tell the watcher what the job says."""
+        if self.watcher is None:
+            return
         try:
             self.watcher.received(self, message)
         except Exception:  # the thread serves other jobs too
@@ -176,7 +188,8 @@ class JobProcess:
     def settle(self, ending: Ending) -> None:
         """Tell the watcher, then whoever waits."""
         try:
-            self.watcher.ended(self, ending)
+            if self.watcher is not None:
+                self.watcher.ended(self, ending)
         except Exception:  # see above
             logger.exception("the watcher of a job's process failed")
         with self.lock:
@@ -213,8 +226,14 @@ class WardenLink:
         self.wait = wait
         self.mark = mark
         self.jobs: dict[int, JobProcess] = {}
+        #: Processes that wait for a job.
+        self.spares: dict[int, JobProcess] = {}
         self.is_lost = False
         self.sending = threading.Lock()
+
+    def pop(self, number: int) -> JobProcess | None:
+        """Return a process that has ended, with a job or without, and forget it."""
+        return self.jobs.pop(number, None) or self.spares.pop(number, None)
 
     def tell(self, packet: ToWarden, descriptors: Sequence[int] = ()) -> bool:
         """Send a packet; False if the warden is gone, which its end will tell."""

@@ -32,7 +32,7 @@ def keep(
         _let_go(set(others), kept={control.fileno(), channel, output})
         faulthandler.enable(file=2)
         warden = Warden(control, parent, run, is_for_one=True)
-        warden.launch(order, channel, output)
+        warden.launch(order.number, channel, output, order)
         warden.serve()
     finally:
         os._exit(1)

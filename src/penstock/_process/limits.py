@@ -9,7 +9,7 @@ import msgspec
 from penstock._output import DEFAULT_LIMIT
 from penstock.errors import InvalidArgumentError, shown
 
-__all__ = ["Grace", "Limits"]
+__all__ = ["Grace", "Limits", "decode_limits", "encode_limits"]
 
 MEBIBYTE: Final = 1024 * 1024
 
@@ -44,6 +44,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
                     value=value,
                 )
         _check_seconds("seconds", self.seconds, may_be_none=True)
+
+
+def encode_limits(limits: Limits) -> bytes:
+    """Return those limits that a process sets itself, as it finds them in its channel; empty if there are none."""
+    if limits.memory is None and limits.files is None:
+        return b""
+    return msgspec.msgpack.encode((limits.memory, limits.files))
+
+
+def decode_limits(data: bytes) -> tuple[int | None, int | None]:
+    """Return the limits of memory and files."""
+    return msgspec.msgpack.decode(data, type=tuple[int | None, int | None])
 
 
 class Grace(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

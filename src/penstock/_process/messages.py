@@ -28,6 +28,7 @@ __all__ = [
     "Result",
     "decode",
     "encode_frame",
+    "frame",
 ]
 
 #: The largest payload of a job is 16 MiB; a message has one such field and little else.

@@ -38,11 +38,12 @@ from penstock._process.control import (
 )
 from penstock._process.endings import Ending, describe, out_of_memory_kills
 from penstock._process.handle import JobProcess, WardenLink, Watcher
+from penstock._process.hooks import PUT_OFF
 from penstock._process.keeper import keep
 from penstock._process.limits import Grace, Limits
-from penstock._process.messages import Cancel, Failure, Result, decode, frame
+from penstock._process.messages import Cancel, Failure, Result, decode
 from penstock._process.setup import Setup
-from penstock._process.template import Start
+from penstock._process.template import BIND_NOW, Start
 from penstock.errors import ProcessControlError, shown
 
 __all__ = ["JobProcess", "Supervisor", "Task", "Watcher"]
@@ -55,8 +56,10 @@ LOSE_SECONDS: Final = 5.0
 #: Variables that a job's process does not get: it reaches the store through its worker alone.
 HIDDEN: Final = ("PENSTOCK_URL", "PENSTOCK_WEBHOOK_SECRET")
 MARK: Final = "PENSTOCK_WARDEN"
+# The path comes first, since the rest is found by it; then the hooks, before anything is imported that has some.
 _BOOT: Final = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[2]);"
+    " exec(sys.argv[3]);"
     " from penstock._process.template import main; main(int(sys.argv[1]))"
 )
 
@@ -78,12 +81,17 @@ class Supervisor:
 
     Args:
         setup: what the template imports; None if only `fork` is used.
+        spares: how many processes to keep ready for jobs to come; each waits, with all that the template has in memory.
         on_hazards: called with what the import left behind that must not be forked, if anything. Each job then imports
             for itself, which is slower.
     """
 
     def __init__(
-        self, setup: Setup | None = None, *, on_hazards: Callable[[Sequence[str]], None] | None = None
+        self,
+        setup: Setup | None = None,
+        *,
+        spares: int = 0,
+        on_hazards: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         if sys.platform == "win32":
             raise ProcessControlError(
@@ -92,6 +100,7 @@ class Supervisor:
         self.setup = setup
         #: What the import left in the template; each job imports for itself if there is anything.
         self.hazards: tuple[str, ...] = ()
+        self._spares = spares
         self._on_hazards = on_hazards
         self._pid = os.getpid()
         self._numbers = itertools.count(1)
@@ -117,12 +126,12 @@ class Supervisor:
         Raises:
             ProcessControlError: it cannot import the setup; the text has the traceback.
         """
-        self._ready_template()
+        self._launch(self._ready_template(), [])
 
     def launch(
         self, payload: bytes, watcher: Watcher, *, limits: Limits | None = None, grace: Grace | None = None
     ) -> JobProcess:
-        """Start a job in a process forked from the template.
+        """Start a job in a process of its own, forked from the template: now, or in advance.
 
         Args:
             payload: what the setup's entry is called with.
@@ -145,25 +154,38 @@ class Supervisor:
         return processes
 
     def _launch(self, template: WardenLink, tasks: Sequence[Task]) -> list[JobProcess]:
-        processes: list[JobProcess] = []
-        orders: list[Order] = []
+        """Give jobs to processes that wait for one, and to new ones; have new ones wait in their places."""
+        fresh: list[JobProcess] = []
         handed: list[int] = []
         try:
-            for task in tasks:
-                process = JobProcess(next(self._numbers), task.watcher, task.limits, template)
-                handed += self._open_job(process, task.payload)
-                processes.append(process)
-                orders.append(Order.of(process.number, task.limits, task.grace))
+            with self._lock:
+                # One that has died is there until its warden says so.
+                waiting = [process for process in template.spares.values() if process.channel_end >= 0]
+                processes = waiting[: len(tasks)]
+                for process in processes:
+                    del template.spares[process.number]
+            missing = len(tasks) - len(processes)
+            wanted = missing + self._spares - (len(waiting) - len(processes))
+            for _ in range(min(wanted, MOST_A_PACKET)):
+                process = JobProcess(next(self._numbers), template)
+                handed += self._open_job(process)
+                fresh.append(process)
+            processes += fresh[:missing]
+            spares = fresh[missing:]
             with self._lock:
                 is_gone = template.is_lost
                 if not is_gone:
                     template.jobs.update((process.number, process) for process in processes)
-            if is_gone or not template.tell(Launch(orders), handed):
+                    template.spares.update((process.number, process) for process in spares)
+            orders: list[Order] = []
+            for process, task in zip(processes, tasks, strict=True):
+                process.assign(task.payload, task.watcher, task.limits)
+                orders.append(Order.of(process.number, task.limits, task.grace))
+            if is_gone or not template.tell(Launch([process.number for process in fresh], orders), handed):
                 # The warden has just ended. Its jobs are told so by whoever notices; these were never started.
                 with self._lock:
-                    orphans = [
-                        p for p in processes if is_gone or template.jobs.pop(p.number, None) is not None
-                    ]
+                    orphans = [p for p in processes if template.jobs.pop(p.number, None) or is_gone]
+                    orphans += [p for p in spares if template.spares.pop(p.number, None) or is_gone]
                 for process in orphans:
                     self._finish(
                         process, None, "", cause="its template ended before the job could be started"
@@ -191,8 +213,8 @@ class Supervisor:
         limits, grace = limits or Limits(), grace or Grace()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         warden = WardenLink(ours, self._want_write, self._is_own_thread, lambda: None)
-        process = JobProcess(next(self._numbers), watcher, limits, warden)
-        channel, output = self._open_job(process, None)
+        process = JobProcess(next(self._numbers), warden, watcher, limits)
+        channel, output = self._open_job(process)
         order = Order.of(process.number, limits, grace)
         others = [descriptor for each in list(_supervisors) for descriptor in each.descriptors()]
         others += [ours.fileno(), process.channel_end, process.output_end]
@@ -211,28 +233,23 @@ class Supervisor:
         self._attend(warden)
         return process
 
-    def _open_job(self, process: JobProcess, payload: bytes | None) -> tuple[int, int]:
-        """Make channel and output of a job; returns the ends for its process."""
+    def _open_job(self, process: JobProcess) -> tuple[int, int]:
+        """Make channel and output of a process; returns the ends for it."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         readable, writable = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(readable, False)
         process.channel_end, process.output_end = ours.detach(), readable
-        if payload is not None:
-            # It fits into the socket's buffer as a rule, and is there when the job asks for it.
-            process.send_frame(frame(payload))
-        is_waiting = bool(process.unsent)
-        self._register(process.channel_end, lambda mask: self._hear(process, mask), writes=is_waiting)
+        self._register(process.channel_end, lambda mask: self._hear(process, mask))
         self._register(readable, lambda _mask: self._read_output(process))
         return theirs.detach(), writable
 
     def _is_own_thread(self) -> bool:
         return threading.current_thread() is self._thread
 
-    def _register(self, descriptor: int, callback: Callable[[int], object], *, writes: bool = False) -> None:
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writes else 0)
+    def _register(self, descriptor: int, callback: Callable[[int], object]) -> None:
         self._open.add(descriptor)
-        self._selector.register(descriptor, events, callback)
+        self._selector.register(descriptor, selectors.EVENT_READ, callback)
 
     def _unregister(self, descriptor: int) -> None:
         self._open.discard(descriptor)
@@ -275,6 +292,7 @@ class Supervisor:
         mark = f"{MARK}={os.urandom(16).hex()}"
         environment = {name: value for name, value in os.environ.items() if name not in HIDDEN}
         environment[MARK] = mark.partition("=")[2]
+        environment.setdefault(*BIND_NOW)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - multiprocessing uses it too
         child = subprocess.Popen(
             [
@@ -284,6 +302,7 @@ class Supervisor:
                 _BOOT,
                 str(theirs.fileno()),
                 msgspec.json.encode(sys.path).decode(),
+                PUT_OFF,
             ],
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
@@ -370,7 +389,8 @@ class Supervisor:
             if process is not None:
                 process.locate(packet.pid)
         elif isinstance(packet, Ended):
-            process = warden.jobs.pop(packet.number, None)
+            with self._lock:
+                process = warden.pop(packet.number)
             if process is not None:
                 process.locate(packet.pid)
                 self._finish(
@@ -378,7 +398,8 @@ class Supervisor:
                     max_rss=packet.max_rss,
                 )  # fmt: skip
         elif isinstance(packet, NotStarted):
-            process = warden.jobs.pop(packet.number, None)
+            with self._lock:
+                process = warden.pop(packet.number)
             if process is not None:
                 self._finish(process, None, "", cause=f"the process could not be started: {packet.text}")
         elif isinstance(packet, Overdue):
@@ -489,12 +510,13 @@ class Supervisor:
                 break
             system.kill_all(left)
             time.sleep(0.002)
-        for process in list(warden.jobs.values()):
+        for process in [*warden.jobs.values(), *warden.spares.values()]:
             process.drain(until)
         with self._lock:
             self._wardens.discard(warden)
-            lost = list(warden.jobs.values())
+            lost = [*warden.jobs.values(), *warden.spares.values()]
             warden.jobs.clear()
+            warden.spares.clear()
         for process in lost:
             self._finish(process, None, "")
 

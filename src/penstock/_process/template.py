@@ -9,17 +9,21 @@ import os
 import socket
 import sys
 import traceback
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgspec
 
 from penstock._process import system
 from penstock._process.channel import Channel
 from penstock._process.control import Broken, Ready
+from penstock._process.hooks import hooks_put_off
 from penstock._process.setup import Setup, load, resolve
 from penstock._process.warden import Warden
 
-__all__ = ["Start", "main"]
+__all__ = ["BIND_NOW", "Start", "main"]
+
+#: Lets the dynamic linker find all functions at the start of a template, instead of once more in each job's process.
+BIND_NOW: Final = ("LD_BIND_NOW", "penstock")
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -38,6 +42,8 @@ def main(control_descriptor: int) -> NoReturn:
     sys.argv[:] = start.arguments
     os.setsid()  # what is typed at the terminal is for the supervisor
     os.umask(os.umask(0) | 0o022)
+    if os.environ.get(BIND_NOW[0]) == BIND_NOW[1]:
+        del os.environ[BIND_NOW[0]]  # it is for us and not for what jobs start
     try:
         if start.imports_per_job:
             run = _importing(start.setup)
@@ -51,13 +57,14 @@ def main(control_descriptor: int) -> NoReturn:
         with contextlib.suppress(OSError):
             control.send(msgspec.msgpack.encode(Broken(traceback.format_exc()[-30_000:])))
         os._exit(1)
+    put_off = hooks_put_off()
     if hazards:
         with contextlib.suppress(OSError):
             control.send(msgspec.msgpack.encode(Ready(list(hazards))))
         os._exit(0)
     faulthandler.enable(file=2)  # a job that dies of a segmentation fault says where, in its output
     gc.collect()
-    warden = Warden(control, start.parent, run)
+    warden = Warden(control, start.parent, run, put_off=put_off)
     control.setblocking(True)
     control.send(msgspec.msgpack.encode(Ready([])))
     control.setblocking(False)
@@ -70,7 +77,7 @@ def _ready(setup: Setup, target: Any) -> Any:
         resolve(setup.prepare)(target)
 
     def run(channel: Channel) -> None:
-        entry(target, channel.payload(), channel)
+        entry(target, channel.body(), channel)
 
     return run
 
@@ -78,6 +85,6 @@ def _ready(setup: Setup, target: Any) -> Any:
 def _importing(setup: Setup) -> Any:
     def run(channel: Channel) -> None:
         target = load(setup)
-        resolve(setup.entry)(target, channel.payload(), channel)
+        resolve(setup.entry)(target, channel.body(), channel)
 
     return run

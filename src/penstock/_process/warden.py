@@ -17,16 +17,17 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 import msgspec
 
 from penstock._process import system
-from penstock._process.channel import Channel
+from penstock._process.channel import Channel, SupervisorGoneError
 from penstock._process.control import (
     MAX_PACKET,
     MOST_A_PACKET,
@@ -43,6 +44,8 @@ from penstock._process.control import (
     Signal,
     ToWarden,
 )
+from penstock._process.hooks import Hooks
+from penstock._process.limits import decode_limits
 
 __all__ = ["Warden"]
 
@@ -59,8 +62,11 @@ RETURNED: Final = 1
 ALONE: Final = 2
 
 # Every page that a job's process touches is copied for it, which takes longer than most of what it does: so the module
-# below `signal`, which does not convert to and from enums.
+# below `signal`, which does not convert to and from enums, and names that need no look into another module.
 _set_handler: Callable[[int, object], object] = _signal.signal
+_set_wakeup: Callable[[int], object] = _signal.set_wakeup_fd
+_raise_interrupt: Final = signal.default_int_handler
+_setsid, _dup2, _close = os.setsid, os.dup2, os.close
 _DEFAULTS: Final = (int(signal.SIGTERM), int(signal.SIGHUP), int(signal.SIGCHLD))
 _DEFAULT: Final = int(signal.SIG_DFL)
 _INTERRUPT: Final = int(signal.SIGINT)
@@ -76,9 +82,9 @@ class _Job:
 
     __slots__ = ("act", "act_at", "number", "order", "pid", "reason", "slot", "term")
 
-    def __init__(self, order: Order, pid: int, slot: int) -> None:
-        self.order, self.number, self.pid, self.slot = order, order.number, pid, slot
-        self.term = order.term
+    def __init__(self, number: int, pid: int, slot: int) -> None:
+        self.order, self.number, self.pid, self.slot = Order.none(number), number, pid, slot
+        self.term = 0.0
         self.reason = ""
         self.act: Callable[[_Job], None] | None = None
         self.act_at = 0.0
@@ -92,6 +98,7 @@ class Warden:
         parent: the pid of the supervisor's process.
         run: what a job's process does, given its channel.
         is_for_one: whether to exit when the first job has ended.
+        put_off: hooks after a fork, to be registered in the processes of jobs.
     """
 
     def __init__(
@@ -101,6 +108,7 @@ class Warden:
         run: Callable[[Channel], object],
         *,
         is_for_one: bool = False,
+        put_off: Sequence[Hooks] = (),
     ) -> None:
         self._pid = os.getpid()
         self._parent = parent
@@ -108,7 +116,10 @@ class Warden:
         self._control = control
         self._control.setblocking(False)
         self._is_for_one = is_for_one
+        self._put_off = put_off
         self._outbox: deque[bytes] = deque()
+        #: Descriptors of processes that are about to be started.
+        self._handed: deque[int] = deque()
         self._jobs: dict[int, _Job] = {}
         self._by_number: dict[int, _Job] = {}
         # A job writes here that it has returned and has nobody below it; then there is nothing to sweep up.
@@ -191,9 +202,12 @@ class Warden:
             self._leave()
         packet = _decoder.decode(data)
         if isinstance(packet, Launch):
-            descriptors = memoryview(beside[0][2]).cast("i")
-            for number, order in enumerate(packet.orders):
-                self.launch(order, descriptors[2 * number], descriptors[2 * number + 1])
+            if beside:
+                self._handed.extend(memoryview(beside[0][2]).cast("i"))
+            for number in packet.fresh:
+                self.launch(number, self._handed.popleft(), self._handed.popleft())
+            for order in packet.orders:
+                self._assign(order)
         elif isinstance(packet, Signal):
             job = self._by_number.get(packet.number)
             if job is not None:
@@ -226,55 +240,74 @@ class Warden:
 
     # -- starting -----------------------------------------------------------------------------------------------
 
-    def launch(self, order: Order, channel: int, output: int) -> None:
-        """Start a job, with the descriptors of its channel and its output, which are closed here."""
+    def launch(self, number: int, channel: int, output: int, order: Order | None = None) -> None:
+        """Start a process, with the descriptors of its channel and its output, which are closed here.
+
+        Without an order it waits until it finds its job in its channel.
+        """
         slot = self._free.pop() if self._free else -1
         try:
             pid = os.fork()
         except OSError as error:
             self._free_slot(slot)
-            self._tell(NotStarted(order.number, f"fork failed: {error.strerror}"))
+            self._tell(NotStarted(number, f"fork failed: {error.strerror}"))
         else:
             if pid == 0:
                 self._be_job(order, channel, output, slot)
-            job = _Job(order, pid, slot)
-            self._jobs[pid] = self._by_number[order.number] = job
+            self._jobs[pid] = self._by_number[number] = _Job(number, pid, slot)
             if self._is_for_one:
-                self._tell(Located(order.number, pid))
-            if order.seconds is not None:
-                job.act, job.act_at = self._overdue, time.monotonic() + order.seconds
-                self._act_by(job.act_at)
-            if order.processes is not None or order.memory is not None:
-                self._act_by(time.monotonic() + LOOK_SECONDS)
+                self._tell(Located(number, pid))
+            if order is not None:
+                self._assign(order)
         finally:
             os.close(channel)
             os.close(output)
 
-    def _be_job(self, order: Order, channel: int, output: int, slot: int) -> NoReturn:
+    def _assign(self, order: Order) -> None:
+        """Know what a process has to do, and watch it from now on; it may be gone already."""
+        job = self._by_number.get(order.number)
+        if job is None:
+            return
+        job.order, job.term = order, order.term
+        if order.seconds is not None:
+            job.act, job.act_at = self._overdue, time.monotonic() + order.seconds
+            self._act_by(job.act_at)
+        if order.processes is not None or order.memory is not None:
+            self._act_by(time.monotonic() + LOOK_SECONDS)
+
+    def _be_job(self, order: Order | None, descriptor: int, output: int, slot: int) -> NoReturn:
         code = 1
         try:
-            os.setsid()
+            _setsid()
             system.die_with_parent(self._pid)
             system.become_subreaper()
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            signal.set_wakeup_fd(-1)
+            _dup2(output, 1)
+            _dup2(output, 2)
+            _set_wakeup(-1)
             for number in _DEFAULTS:
                 _set_handler(number, _DEFAULT)
-            _set_handler(_INTERRUPT, signal.default_int_handler)
-            os.close(output)
-            for descriptor in self._own:
-                os.close(descriptor)
-            self._limit(order)
+            _set_handler(_INTERRUPT, _raise_interrupt)
+            _close(output)
+            for other in (*self._own, *self._handed):
+                _close(other)
+            if self._put_off:
+                self._register_hooks()
             if self._numpy is not None:
                 self._numpy.seed()  # Python's own numbers are other ones after a fork by themselves
             gc.enable()
-            self._run(Channel(channel))
+            channel = Channel(descriptor)
+            if order is not None:
+                self._limit(order.memory, order.files)
+            elif limits := channel.body():
+                self._limit(*decode_limits(limits))
+            self._run(channel)
             if sys.stdout is not self._stdout:
                 sys.stdout.flush()  # the job has put something in its place
             if slot >= 0:
                 self._notes[slot] = RETURNED | (ALONE if _is_alone() else 0)
             code = 0
+        except SupervisorGoneError:
+            code = 0  # there was no job for this process, and there will be none
         except BaseException:
             # The entry reports what jobs raise; what comes here is a fault of the entry, or memory is out.
             with contextlib.suppress(BaseException):
@@ -283,11 +316,16 @@ class Warden:
         finally:
             os._exit(code)
 
-    def _limit(self, order: Order) -> None:
-        if order.memory is not None:
-            _lower(resource.RLIMIT_DATA, self._own_data + order.memory)
-        if order.files is not None:
-            _lower(resource.RLIMIT_NOFILE, order.files)
+    def _register_hooks(self) -> None:
+        for hooks in self._put_off:
+            os.register_at_fork(**hooks)
+        threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # noqa: SLF001 - as its hook does
+
+    def _limit(self, memory: int | None, files: int | None) -> None:
+        if memory is not None:
+            _lower(resource.RLIMIT_DATA, self._own_data + memory)
+        if files is not None:
+            _lower(resource.RLIMIT_NOFILE, files)
 
     # -- watching -----------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import socket
 import time
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,8 +21,8 @@ from penstock._execution import execute
 from penstock._lazy import asyncio
 from penstock._outcome import Completed, Failed, invalid, too_large
 from penstock._process.channel import Channel, Interrupted, ignore_termination, raise_when_terminated
-from penstock._process.messages import Failure, Log, Progress, Result
-from penstock._tracing import flush, stamp
+from penstock._process.messages import Failure, Log, Progress, Result, frame
+from penstock._tracing import flush, is_on, stamp
 from penstock.app import App
 from penstock.context import JobContext
 from penstock.context import logger as job_logger
@@ -34,6 +35,7 @@ from penstock.worker import _protocol as protocol
 
 __all__ = ["prepare", "run_job"]
 
+REHEARSALS = 20
 LONGEST_LOG = 10_000
 LONGEST_FIELD = 1_000
 
@@ -250,3 +252,31 @@ def prepare(app: App) -> None:
     _prepare_logs()
     if any(task.is_async for task in app.tasks.values()):
         importlib.import_module("asyncio")
+    if not is_on():  # a rehearsal is nothing that anybody should see
+        _rehearse()
+
+
+def _rehearse() -> None:
+    """Run an empty job a few times.
+
+    The interpreter adapts code that is run repeatedly, and writes what it finds out into memory; so does each job's
+    process for itself, page by page, unless it finds it there.
+    """
+    app = App()
+    app.job(type="rehearsal")(_nothing)
+    order = protocol.encode_order(
+        Job(id="rehearsal", type="rehearsal", payload=b'{"number": 1}', attempt=1), 1.0, 1000
+    )
+    for _ in range(REHEARSALS):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.sendall(frame(order))
+            channel = Channel(theirs.fileno())
+            run_job(app, channel.body(), channel)
+    set_child_client(None)
+    if _logs is not None:
+        _logs.channel = None
+
+
+def _nothing(number: int) -> None:
+    """Be the job of a rehearsal."""

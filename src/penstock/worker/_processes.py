@@ -10,6 +10,7 @@ next job, and the outcome is reported when the process is gone. At most one such
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -88,6 +89,7 @@ class ProcessRunner:
             Setup(
                 entry=ENTRY, target=origin.target, prepare=PREPARE, main=origin.main, modules=origin.modules
             ),
+            spares=min(slots, os.cpu_count() or 1),
             on_hazards=_warn,
         )
         self._client = client
