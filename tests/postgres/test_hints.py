@@ -9,6 +9,7 @@ import time
 
 import psycopg
 import pytest
+from tests.waiting import eventually
 
 import penstock
 from penstock.backends.postgres import hints, open_postgres
@@ -56,13 +57,6 @@ class Watcher:
 
 def threads():
     return {each.name for each in threading.enumerate() if each.name.startswith("penstock-")}
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.process
@@ -162,13 +156,13 @@ def test_several_watchers_share_one_connection_which_ends_with_the_last(open_sto
     second = backend.watch(lambda: calls.append(1))
     assert admin.execute(LISTENERS, (f"%{schema}%",)).fetchone()[0] == 1
     assert first.is_told_of(lambda: there.enqueue_job(Job(id="a", type="t")))
-    wait_until(lambda: calls)
+    eventually(lambda: calls)
     first.stop()
     assert "penstock-listen" in threads()
     second()
     second()
     assert "penstock-listen" not in threads()
-    wait_until(lambda: admin.execute(LISTENERS, (f"%{schema}%",)).fetchone()[0] == 0)
+    eventually(lambda: admin.execute(LISTENERS, (f"%{schema}%",)).fetchone()[0] == 0)
     again = Watcher(backend)
     assert again.is_told_of(lambda: there.enqueue_job(Job(id="b", type="t")))
 
@@ -183,7 +177,7 @@ def test_closing_the_store_ends_threads_and_connections(open_store, admin, schem
     assert {"penstock-listen", "penstock-nudge"} <= threads()
     backend.close()
     assert threads() == before
-    wait_until(lambda: admin.execute(LISTENERS, (f"%{schema}%",)).fetchone()[0] == 0)
+    eventually(lambda: admin.execute(LISTENERS, (f"%{schema}%",)).fetchone()[0] == 0)
     watcher.stop()
     with pytest.raises(penstock.QueueClosedError):
         backend.watch(lambda: None)

@@ -11,6 +11,7 @@ import time
 
 import pytest
 from tests.process.conftest import SPARES, Listener, children, is_alive
+from tests.waiting import eventually
 
 from penstock import InvalidArgumentError, ProcessControlError
 from penstock._process import (
@@ -48,11 +49,8 @@ def below_template(supervisor: Supervisor) -> set[int]:
 
 
 def wait_for_spares(supervisor: Supervisor, number: int = SPARES) -> set[int]:
-    until = time.monotonic() + 10
-    while len(found := below_template(supervisor)) != number and time.monotonic() < until:
-        time.sleep(0.01)
-    assert len(found) == number
-    return found
+    eventually(lambda: len(below_template(supervisor)) == number)
+    return below_template(supervisor)
 
 
 # -- processes that wait for a job ---------------------------------------------------------------------------------
@@ -80,10 +78,7 @@ def test_a_process_that_dies_waiting_is_nobodys_failure_and_is_replaced(jobs):
     for pid in waiting:
         os.kill(pid, signal.SIGKILL)
     wait_for_spares(supervisor, 0)
-    until = time.monotonic() + 10
-    while open_files() > files - 2 * SPARES and time.monotonic() < until:
-        time.sleep(0.01)
-    assert open_files() == files - 2 * SPARES
+    eventually(lambda: open_files() == files - 2 * SPARES)
     _, listener = jobs.start("echo", b"all the same")
     assert listener.result() == b"all the same"
     assert listener.ending().is_clean
@@ -102,11 +97,8 @@ def test_a_template_that_is_killed_takes_those_that_wait_along(jobs):
     waiting = wait_for_spares(supervisor)
     files = open_files()
     os.kill(system.parents()[next(iter(waiting))], signal.SIGKILL)
-    until = time.monotonic() + 10
-    while (any(map(is_alive, waiting)) or open_files() >= files) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not any(map(is_alive, waiting))
-    assert open_files() == files - 2 * SPARES - 1
+    eventually(lambda: not any(map(is_alive, waiting)))
+    eventually(lambda: open_files() == files - 2 * SPARES - 1)
     _, listener = jobs.start("echo", b"from a new one")
     assert listener.result() == b"from a new one"
 
