@@ -14,6 +14,8 @@ RECORD: Final = struct.Struct("<dq")
 #: The file that handlers append to; given by the environment, since the template imports this module.
 FILE: Final = "PENSTOCK_BENCH_FILE"
 
+_file = os.environ.get(FILE, "")
+
 # What follows a # is the schema of a PostgreSQL store. In the process of a job there is no url, and none is needed.
 _place, _, _schema = os.environ.get("PENSTOCK_URL", "").partition("#")
 app = penstock.App(_place or None, **({"schema": _schema} if _schema else {}))
@@ -26,7 +28,7 @@ def note(i: int, s: str) -> None:  # noqa: ARG001 - the payload of all workloads
 
 
 def write(number: int) -> None:
-    descriptor = os.open(os.environ[FILE], os.O_WRONLY | os.O_APPEND)
+    descriptor = os.open(_file, os.O_WRONLY | os.O_APPEND)
     os.write(descriptor, RECORD.pack(time.monotonic(), number))
     os.close(descriptor)
 

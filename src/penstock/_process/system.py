@@ -23,6 +23,7 @@ __all__ = [
     "die_with_parent",
     "family",
     "find_hazards",
+    "has_no_child",
     "is_stopped",
     "marked",
     "parents",
@@ -37,8 +38,12 @@ PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 Hazards = tuple[str, ...]
 
-# The whole program is there already; dlopen(None) finds it without loading anything.
-_prctl = ctypes.CDLL(None, use_errno=True).prctl if IS_LINUX else None
+# The whole program is there already; dlopen(None) finds it without loading anything. Nothing is asked of errno: to keep
+# it would be more memory to touch in each job's process.
+_library = ctypes.CDLL(None)
+_prctl = _library.prctl if IS_LINUX else None
+_waitpid = _library.waitpid
+_NO_HANG: Final = int(os.WNOHANG)
 
 
 def die_with_parent(parent: int) -> None:
@@ -53,6 +58,16 @@ def become_subreaper() -> None:
     """Be the parent of whatever is orphaned below this process."""
     if _prctl is not None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def has_no_child() -> bool:
+    """Whether this process has no child; those that have ended are waited for.
+
+    As os.waitpid says it, but without an exception for what nearly every job has to say.
+    """
+    while (found := _waitpid(-1, None, _NO_HANG)) > 0:
+        continue
+    return bool(found < 0)
 
 
 def close_on_parents_death(parent: int) -> int | None:

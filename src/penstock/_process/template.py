@@ -16,7 +16,7 @@ import msgspec
 from penstock._process import system
 from penstock._process.channel import Channel
 from penstock._process.control import Broken, Ready
-from penstock._process.hooks import hooks_put_off
+from penstock._process.hooks import accept_hooks
 from penstock._process.setup import Setup, load, resolve
 from penstock._process.warden import Warden
 
@@ -57,14 +57,14 @@ def main(control_descriptor: int) -> NoReturn:
         with contextlib.suppress(OSError):
             control.send(msgspec.msgpack.encode(Broken(traceback.format_exc()[-30_000:])))
         os._exit(1)
-    put_off = hooks_put_off()
+    accept_hooks()
     if hazards:
         with contextlib.suppress(OSError):
             control.send(msgspec.msgpack.encode(Ready(list(hazards))))
         os._exit(0)
     faulthandler.enable(file=2)  # a job that dies of a segmentation fault says where, in its output
     gc.collect()
-    warden = Warden(control, start.parent, run, put_off=put_off)
+    warden = Warden(control, start.parent, run)
     control.setblocking(True)
     control.send(msgspec.msgpack.encode(Ready([])))
     control.setblocking(False)

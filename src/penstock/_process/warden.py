@@ -17,11 +17,10 @@ import select
 import signal
 import socket
 import sys
-import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 import msgspec
@@ -44,7 +43,7 @@ from penstock._process.control import (
     Signal,
     ToWarden,
 )
-from penstock._process.hooks import Hooks
+from penstock._process.hooks import run_hooks_from_now_on
 from penstock._process.limits import decode_limits
 
 __all__ = ["Warden"]
@@ -98,7 +97,6 @@ class Warden:
         parent: the pid of the supervisor's process.
         run: what a job's process does, given its channel.
         is_for_one: whether to exit when the first job has ended.
-        put_off: hooks after a fork, to be registered in the processes of jobs.
     """
 
     def __init__(
@@ -108,7 +106,6 @@ class Warden:
         run: Callable[[Channel], object],
         *,
         is_for_one: bool = False,
-        put_off: Sequence[Hooks] = (),
     ) -> None:
         self._pid = os.getpid()
         self._parent = parent
@@ -116,7 +113,6 @@ class Warden:
         self._control = control
         self._control.setblocking(False)
         self._is_for_one = is_for_one
-        self._put_off = put_off
         self._outbox: deque[bytes] = deque()
         #: Descriptors of processes that are about to be started.
         self._handed: deque[int] = deque()
@@ -290,8 +286,7 @@ class Warden:
             _close(output)
             for other in (*self._own, *self._handed):
                 _close(other)
-            if self._put_off:
-                self._register_hooks()
+            run_hooks_from_now_on()
             if self._numpy is not None:
                 self._numpy.seed()  # Python's own numbers are other ones after a fork by themselves
             gc.enable()
@@ -315,11 +310,6 @@ class Warden:
                 sys.stderr.flush()
         finally:
             os._exit(code)
-
-    def _register_hooks(self) -> None:
-        for hooks in self._put_off:
-            os.register_at_fork(**hooks)
-        threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # noqa: SLF001 - as its hook does
 
     def _limit(self, memory: int | None, files: int | None) -> None:
         if memory is not None:
@@ -504,9 +494,4 @@ def _is_alone() -> bool:
     """Whether nobody lives below this process, and no thread of it could start somebody now."""
     if _thread._count():  # noqa: SLF001 - the number that threading.active_count would make a list for
         return False
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            continue
-    except ChildProcessError:
-        return True
-    return False
+    return system.has_no_child()

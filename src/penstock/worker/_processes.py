@@ -9,6 +9,7 @@ next job, and the outcome is reported when the process is gone. At most one such
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -63,6 +64,7 @@ SOON: Final = Grace(notice=0, term=1)
 _CODES: Final = {"memory": "out_of_memory", "processes": "too_many_processes"}
 
 
+@functools.lru_cache(maxsize=1000)
 def limits_of(task: Task[..., Any], seconds: float | None = None) -> Limits:
     """Return what a job of a task may use.
 
