@@ -32,6 +32,7 @@ from penstock.backends._store import (
     Blobs,
     Claim,
     HandedOut,
+    Outright,
     Reach,
     Store,
     Transaction,
@@ -189,7 +190,7 @@ class EngineBackend(OutboxVerbs):
         owner: str | None = None,
     ) -> list[Job]:
         claim = _checked_claim(assignee_id, tags, limit, types, key, job_ids, owner)
-        return self._write(lambda tx: self._claim(tx, claim))
+        return self._write(Outright(lambda tx: self._claim(tx, claim)))
 
     def dequeue_jobs_for(self, requests: Sequence[ClaimRequest]) -> list[list[Job]]:
         if isinstance(requests, str | bytes) or not isinstance(requests, Sequence):
@@ -204,7 +205,7 @@ class EngineBackend(OutboxVerbs):
                     f"requests must hold ClaimRequest only, got {shown(each)}", field="requests", value=each
                 )
         claims = [_claim_of(each) for each in requests]
-        return self._write(lambda tx: [self._claim(tx, claim) for claim in claims])
+        return self._write(Outright(lambda tx: [self._claim(tx, claim) for claim in claims]))
 
     def restart_job(self, job_id: str, assignee_id: str, *, owner: str | None = None) -> Job:
         arguments.job_id(job_id)
@@ -278,7 +279,7 @@ class EngineBackend(OutboxVerbs):
         arguments.attempt(attempt)
         results = {job_id: self._result(result)}
         fences = {} if attempt is None else {job_id: attempt}
-        return self._write(lambda tx: _only(*self._complete(tx, results, fences)))
+        return self._write(Outright(lambda tx: _only(*self._complete(tx, results, fences))))
 
     def complete_jobs(
         self, results: Mapping[str, bytes | None], *, attempts: Mapping[str, int] | None = None
@@ -286,7 +287,7 @@ class EngineBackend(OutboxVerbs):
         arguments.mapping("results", results)
         checked = {job_id: self._result(result) for job_id, result in results.items()}
         fences = arguments.attempts(attempts)
-        freed, errors = self._write(lambda tx: self._complete(tx, checked, fences))
+        freed, errors = self._write(Outright(lambda tx: self._complete(tx, checked, fences)))
         return _all(freed, errors, len(results))
 
     def fail_job(

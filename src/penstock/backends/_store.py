@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from penstock.backends._rows import (
     STATUSES,
@@ -41,6 +41,7 @@ __all__ = [
     "Counted",
     "DeliveryRow",
     "Edge",
+    "Outright",
     "Owner",
     "Reach",
     "Store",
@@ -461,6 +462,18 @@ class Transaction(ABC):
 #: Told whether the commit succeeded; None if nobody can say.
 HandedOut = Callable[[bool | None], None]
 BeforeCommit = Callable[[Transaction, Sequence[Change]], HandedOut | None]
+
+
+class Outright(Generic[T]):
+    """Work that is refused before it changes anything, if it is refused at all: nothing of it needs to be undone by itself."""
+
+    __slots__ = ("_work",)
+
+    def __init__(self, work: Callable[[Transaction], T]) -> None:
+        self._work = work
+
+    def __call__(self, tx: Transaction) -> T:
+        return self._work(tx)
 
 
 class Store(ABC):

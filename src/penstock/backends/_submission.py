@@ -30,7 +30,7 @@ from penstock.backends._store import (
 from penstock.errors import DependencyError, JobExistsError, QueueBlockedError, QueueFullError, shown
 from penstock.job import Job, JobStatus
 
-__all__ = ["PlainSubmission", "Submission", "is_all_or_nothing"]
+__all__ = ["PlainSubmission", "Submission"]
 
 CHUNK: Final = 2_000
 
@@ -357,11 +357,6 @@ class PlainSubmission:
         except DuplicateIdError:
             raise JobExistsError(self._job.id, [(0, self._job.id, "it is already stored")]) from None
         return self._job.id
-
-
-def is_all_or_nothing(work: object) -> bool:
-    """Whether refused work has changed nothing, so that nothing needs to be undone."""
-    return type(work) is PlainSubmission
 
 
 def _keys_of(jobs: Iterable[Job]) -> set[str]:
