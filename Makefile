@@ -16,6 +16,8 @@ STORE ?=
 DEMO_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests and demo start hundreds of interpreters; without stored bytecode each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 
