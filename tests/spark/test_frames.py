@@ -195,6 +195,12 @@ def test_a_wrong_schema_is_refused_before_a_job_is_claimed(spark, sqlite_url, sc
     assert jobs_in(sqlite_url)["job-0000"].attempt == 0
 
 
+def test_a_mistyped_url_is_refused_and_makes_no_store(spark, tmp_path):
+    with pytest.raises(InvalidArgumentError, match="there is no store at"):
+        ps.run_frames(spark, f"sqlite:///{tmp_path}/mistyped.db", lengths, type="score")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_report_that_comes_too_late_is_refused_and_not_counted(spark, url):
     put(url, {"text": "a"}, {"text": "b"})
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import InvalidArgumentError, PenstockError, shown
 
 __all__ = ["Policy", "RefusedUrlError", "Resolver", "Target", "check_policy", "lane_of", "resolve"]
 
@@ -34,8 +34,10 @@ _NEVER: Final = tuple(
 )
 
 
-class RefusedUrlError(Exception):
+class RefusedUrlError(PenstockError):
     """The policy does not let a callback go there; trying again would not help."""
+
+    code = "refused_url"
 
 
 class Target(NamedTuple):

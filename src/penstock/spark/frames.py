@@ -121,14 +121,14 @@ def run_frames(
         AnalysisException: the transform does not fit the frame. As after every error that is raised, the jobs of
             the wave have been released, uncounted.
         ParseException: the schema is no DDL; no job was claimed.
-        InvalidArgumentError: wrong arguments, or a transform that returns no `id` and `attempt`.
+        InvalidArgumentError: wrong arguments, a url without a store, or a transform that returns no `id` and `attempt`.
         BackendError: the store is in trouble.
     """
     limit = _checked(transform, type, max_jobs, max_seconds)
     place = Place.of(url)
     frames = _Frames(spark, transform, schema)
     began = time.monotonic()
-    with connect(place.address) as queue:
+    with connect(place.address, create=False) as queue:
         waves = _Waves(queue, frames, type, max_jobs)
         while limit is None or time.monotonic() - began < limit:
             if waves.run_one():
