@@ -24,6 +24,7 @@ collect_ignore = [] if HAS_SPARK else [file.name for file in Path(__file__).pare
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks at the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark/" in item.path.as_posix():

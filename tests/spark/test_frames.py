@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 import penstock
 from penstock import FailureCategory, Job, JobStatus, RetryPolicy
 from penstock import spark as ps
-from penstock.errors import BackendError, InvalidArgumentError
+from penstock.errors import InvalidArgumentError
 from penstock.spark import frames
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -264,5 +264,5 @@ def test_wrong_arguments_are_refused(spark, sqlite_url, tmp_path):
         ps.run_frames(spark, sqlite_url, "lengths", type="score")
     with pytest.raises(InvalidArgumentError, match="belongs to one process"):
         ps.run_frames(spark, "memory:", lengths, type="score")
-    with pytest.raises(BackendError):
+    with pytest.raises(InvalidArgumentError, match="there is no store at"):
         ps.run_frames(spark, f"sqlite:///{tmp_path}/none/jobs.db", lengths, type="score")
