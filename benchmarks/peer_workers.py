@@ -102,7 +102,7 @@ class PeerWorker(ABC):
 class Rq(PeerWorker):
     """A process for each job, two workers; Redis with a log that is flushed every second."""
 
-    name, store, workload, jobs, goal = "RQ, fork", "sqlite", "W3p", 400, Goal(6)
+    name, store, workload, jobs, goal = "RQ, fork", "sqlite", "W3p", 500, Goal(6)
     processes = AT_ONCE
 
     @contextmanager
@@ -207,11 +207,12 @@ def _beside(peer: PeerWorker, place: str, number: int, target: Target, settings:
     progress = settings.progress(f"{peer.workload} beside {peer.name}", settings.rounds_of_bulk)
     theirs = lambda: peer.rate(place, number)  # noqa: E731  # two of a kind below
     if peer.workload == "W3p":
-        rounds = alternate(settings.rounds_of_bulk, [lambda: worker_rate(target, number), theirs], progress)
+        ours = lambda: worker_rate(target, 4 * number)  # noqa: E731  # as long as theirs would take too long
+        rounds = alternate(settings.rounds_of_bulk, [ours, theirs], progress)
     else:
         with target.pair() as pair, recording() as record:
-            ours = thread_rate(pair, 4 * number, 1, record)
-            rounds = alternate(settings.rounds_of_bulk, [ours, theirs], progress)
+            rate = thread_rate(pair, 4 * number, 1, record)
+            rounds = alternate(settings.rounds_of_bulk, [rate, theirs], progress)
     return Result(f"{peer.workload}, worker", target.name, rounds, against=peer.name, goal=peer.goal)
 
 

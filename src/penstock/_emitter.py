@@ -59,7 +59,7 @@ class Emitter:
         self._closing = False
         self._begin()
         bus.on_change = self.attend
-        _emitters.add(self)
+        _emitters.add(weakref.ref(self, _emitters.discard))
 
     def _begin(self) -> None:
         self._untold: deque[Sequence[Change] | Event] = deque()
@@ -170,12 +170,15 @@ class Emitter:
                 self.tell()
 
 
-_emitters: weakref.WeakSet[Emitter] = weakref.WeakSet()
+# No WeakSet: to look into one touches much memory, which each process of a job would have to copy.
+_emitters: set[weakref.ref[Emitter]] = set()
 
 
 def _after_fork_in_child() -> None:
-    for emitter in list(_emitters):
-        emitter.after_fork_in_child()
+    for known in list(_emitters):
+        emitter = known()
+        if emitter is not None:
+            emitter.after_fork_in_child()
 
 
 if hasattr(os, "register_at_fork"):

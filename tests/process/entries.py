@@ -63,7 +63,6 @@ def after_fork(target, payload, channel):
     report = [
         code,
         threading.main_thread().native_id == os.getpid(),
-        "LD_BIND_NOW" in os.environ,
         os.register_at_fork.__module__,
     ]
     say(channel, repr(report).encode())

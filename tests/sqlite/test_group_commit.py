@@ -163,6 +163,33 @@ def test_a_fault_in_one_work_leaves_the_others_unharmed(backend, clock):
     assert writer_of(backend)._connection.execute(half).fetchall() == [(0,)]
 
 
+def test_a_damaged_row_troubles_those_who_share_its_transaction_once(backend, clock):
+    """Claims are not guarded, for their speed, until one of them meets what should not be there."""
+    backend.enqueue_job(Job(id="damaged", type="bad"))
+    connection = writer_of(backend)._connection
+    connection.execute("UPDATE job SET tags = '[1]' WHERE id = 'damaged'")
+    claim = lambda: backend.dequeue_jobs("w", types=["bad"])  # noqa: E731
+    with group(backend, clock, put(backend, "a"), put(backend, "b"), claim) as threads:
+        pass
+    ours, another, culprit = (thread.outcome() for thread in threads)
+    assert "a stored row is damaged" in str(culprit)
+    for error in (ours, another):
+        assert isinstance(error, BackendError)
+        assert error.retryable
+        assert error is not culprit
+    assert stored_ids(connection) == ["damaged"]
+    with group(backend, clock, put(backend, "a"), put(backend, "b"), claim) as threads:
+        pass
+    ours, another, culprit = (thread.outcome() for thread in threads)
+    assert (ours, another) == ("a", "b")
+    assert "a stored row is damaged" in str(culprit)
+    assert stored_ids(connection) == ["a", "b", "damaged"]
+
+
+def stored_ids(connection):
+    return [name for (name,) in connection.execute("SELECT id FROM job ORDER BY id")]
+
+
 class Interruption(BaseException):
     """As KeyboardInterrupt, but harmless to the test runner."""
 

@@ -24,7 +24,7 @@ from penstock._process.limits import Grace, Limits, encode_limits
 from penstock._process.messages import Cancel, FrameReader, Message, encode_frame, frame
 from penstock.errors import ProcessControlError
 
-__all__ = ["JobProcess", "WardenLink", "Watcher"]
+__all__ = ["JobProcess", "WardenLink", "Watcher", "letter"]
 
 logger = logging.getLogger("penstock")
 STOP_SECONDS: Final = 5.0
@@ -61,6 +61,8 @@ class JobProcess:
         self.ending: Ending | None = None
         #: None while the process waits for a job.
         self.watcher = watcher
+        #: Whether nobody is at the other end of its channel.
+        self.is_dead = False
         self._warden = warden
         self.channel_end = -1
         self.output_end = -1
@@ -74,11 +76,22 @@ class JobProcess:
         state = self.ending.cause if self.ending else "running"
         return f"<JobProcess {self.number} pid {self.known_pid}: {state}>"
 
-    def assign(self, payload: bytes, watcher: Watcher, limits: Limits) -> None:
-        """Give the process its job."""
-        self.watcher = watcher
-        self.output = Output(limits.output)
-        self.send_frame(frame(encode_limits(limits)) + frame(payload))
+    def post(self, data: bytes) -> bool:
+        """Send the process its job; False if it is gone, and the job has not begun."""
+        with self.lock:
+            if self.channel_end < 0:
+                return False
+            try:
+                sent = os.write(self.channel_end, data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self.is_dead = True
+                return False
+            if sent < len(data):
+                self.unsent.append(memoryview(data)[sent:])
+                self._warden.want_write(self.channel_end)
+        return True
 
     def send(self, message: Message) -> None:
         """Say something to the job; nothing if it is gone. Never waits."""
@@ -228,8 +241,27 @@ class WardenLink:
         self.jobs: dict[int, JobProcess] = {}
         #: Processes that wait for a job.
         self.spares: dict[int, JobProcess] = {}
+        #: How many more are being made.
+        self.coming = 0
         self.is_lost = False
         self.sending = threading.Lock()
+
+    # Of these the first three are called with the supervisor's lock held: whoever finds a process here is the one who
+    # tells of its end.
+
+    def give(self, process: JobProcess, watcher: Watcher, limits: Limits) -> None:
+        """From now on a process has a job, and somebody who hears of its end."""
+        self.spares.pop(process.number, None)
+        process.watcher, process.output = watcher, Output(limits.output)
+        self.jobs[process.number] = process
+
+    def take_back(self, process: JobProcess) -> bool:
+        """Let a process be without a job again; False if its end was told."""
+        if self.jobs.pop(process.number, None) is None:
+            return False
+        process.watcher = None
+        self.spares[process.number] = process
+        return True
 
     def pop(self, number: int) -> JobProcess | None:
         """Return a process that has ended, with a job or without, and forget it."""
@@ -249,6 +281,15 @@ class WardenLink:
             except OSError:
                 return False
         return True
+
+
+def letter(payload: bytes, limits: Limits) -> bytes:
+    """Return what a process finds in its channel first: the limits that it sets itself, and its job.
+
+    Raises:
+        InvalidArgumentError: it is too large for a frame.
+    """
+    return frame(encode_limits(limits)) + frame(payload)
 
 
 def _write(descriptor: int, data: memoryview) -> int:

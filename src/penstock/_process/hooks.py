@@ -1,9 +1,8 @@
 """Hooks around a fork that have nothing to do when a template forks.
 
-`threading`, `logging` and Penstock itself make locks anew in the child of a fork, because another thread of the parent may
-have held them, and let go of stores. A template has neither another thread nor a store. What these hooks touch is more
-than half of the memory that a fork has to copy, so in a template they are put off. In the process of a job, which may
-have threads and stores, and fork, they run as ever.
+`threading` and `logging` make locks anew in the child of a fork, because another thread of the parent may have held them.
+A template has no other thread. What these hooks touch is half of the memory that a fork has to copy, so in a template they
+are put off. In the process of a job, which may have threads, and fork, they run as ever.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def put_off(register):
     state = {"is_job": False, "before": [], "after_in_parent": [], "after_in_child": []}
     def register_at_fork(**hooks):
         owners = {str(getattr(hook, "__module__", "")).partition(".")[0] for hook in hooks.values()}
-        if owners <= {"threading", "logging", "penstock"}:
+        if owners <= {"threading", "logging"}:
             for when, hook in hooks.items():
                 state[when].append(hook)
         else:

@@ -37,13 +37,13 @@ from penstock._process.control import (
     Ready,
 )
 from penstock._process.endings import Ending, describe, out_of_memory_kills
-from penstock._process.handle import JobProcess, WardenLink, Watcher
+from penstock._process.handle import JobProcess, WardenLink, Watcher, letter
 from penstock._process.hooks import PUT_OFF
 from penstock._process.keeper import keep
 from penstock._process.limits import Grace, Limits
 from penstock._process.messages import Cancel, Failure, Result, decode
 from penstock._process.setup import Setup
-from penstock._process.template import BIND_NOW, Start
+from penstock._process.template import Start
 from penstock.errors import ProcessControlError, shown
 
 __all__ = ["JobProcess", "Supervisor", "Task", "Watcher"]
@@ -155,45 +155,90 @@ class Supervisor:
 
     def _launch(self, template: WardenLink, tasks: Sequence[Task]) -> list[JobProcess]:
         """Give jobs to processes that wait for one, and to new ones; have new ones wait in their places."""
+        letters = [
+            letter(task.payload, task.limits) for task in tasks
+        ]  # one may be too large: before anything is done
+        with self._lock:
+            # One that has died is there until its warden says so.
+            waiting = [process for process in template.spares.values() if not process.is_dead]
+            taken = waiting[: len(tasks)]
+            for process, task in zip(taken, tasks, strict=False):
+                template.give(process, task.watcher, task.limits)
+            missing = len(tasks) - len(taken)
+            wanted = self._spares - template.coming - (len(waiting) - len(taken))
+            replacements = max(0, min(wanted, MOST_A_PACKET - missing))
+            template.coming += replacements
         fresh: list[JobProcess] = []
         handed: list[int] = []
         try:
+            try:
+                self._open_some(template, missing, replacements, fresh, handed)
+            except BaseException:
+                with self._lock:
+                    for process in taken:
+                        template.take_back(process)
+                raise
             with self._lock:
-                # One that has died is there until its warden says so.
-                waiting = [process for process in template.spares.values() if process.channel_end >= 0]
-                processes = waiting[: len(tasks)]
-                for process in processes:
-                    del template.spares[process.number]
-            missing = len(tasks) - len(processes)
-            wanted = missing + self._spares - (len(waiting) - len(processes))
-            for _ in range(min(wanted, MOST_A_PACKET)):
+                is_gone = template.is_lost
+                for process, task in zip(fresh, tasks[len(taken) :], strict=False):
+                    template.give(process, task.watcher, task.limits)
+                template.spares.update((process.number, process) for process in fresh[missing:])
+            processes = taken + fresh[:missing]
+            dead = [
+                place
+                for place, (process, data) in enumerate(zip(processes, letters, strict=True))
+                if not is_gone and not process.post(data)
+            ]
+            orders = [
+                Order.of(process.number, task.limits, task.grace)
+                for process, task in zip(processes, tasks, strict=True)
+            ]
+            if is_gone or not template.tell(Launch([process.number for process in fresh], orders), handed):
+                # The warden has just ended. Its jobs are told so by whoever notices; these were never started.
+                for process in processes + fresh[missing:]:
+                    if self._forget(template, process):
+                        self._finish(
+                            process, None, "", cause="its template ended before the job could be started"
+                        )
+                return processes
+        finally:
+            with self._lock:
+                template.coming -= replacements
+            for descriptor in handed:
+                os.close(descriptor)
+        for place in dead:
+            with self._lock:
+                is_ours = template.take_back(processes[place])
+            if is_ours:  # it had died, which nobody knew yet, and its job has not begun
+                (processes[place],) = self._launch(template, [tasks[place]])
+        return processes
+
+    def _open_some(
+        self,
+        template: WardenLink,
+        missing: int,
+        replacements: int,
+        fresh: list[JobProcess],
+        handed: list[int],
+    ) -> None:
+        """Make so many processes that are needed now, and so many for later, if there are descriptors for them."""
+        try:
+            for _ in range(missing + replacements):
                 process = JobProcess(next(self._numbers), template)
                 handed += self._open_job(process)
                 fresh.append(process)
-            processes += fresh[:missing]
-            spares = fresh[missing:]
-            with self._lock:
-                is_gone = template.is_lost
-                if not is_gone:
-                    template.jobs.update((process.number, process) for process in processes)
-                    template.spares.update((process.number, process) for process in spares)
-            orders: list[Order] = []
-            for process, task in zip(processes, tasks, strict=True):
-                process.assign(task.payload, task.watcher, task.limits)
-                orders.append(Order.of(process.number, task.limits, task.grace))
-            if is_gone or not template.tell(Launch([process.number for process in fresh], orders), handed):
-                # The warden has just ended. Its jobs are told so by whoever notices; these were never started.
-                with self._lock:
-                    orphans = [p for p in processes if template.jobs.pop(p.number, None) or is_gone]
-                    orphans += [p for p in spares if template.spares.pop(p.number, None) or is_gone]
-                for process in orphans:
-                    self._finish(
-                        process, None, "", cause="its template ended before the job could be started"
-                    )
-        finally:
-            for descriptor in handed:
-                os.close(descriptor)
-        return processes
+        except OSError:
+            if len(fresh) >= missing:
+                return
+            for process in fresh:
+                self._close_channel(process)
+                self._close_output(process)
+            raise
+
+    def _forget(self, warden: WardenLink, process: JobProcess) -> bool:
+        """Take a process from its warden's; False if somebody else has done so, and tells of its end."""
+        with self._lock:
+            return warden.pop(process.number) is not None
 
     def fork(
         self,
@@ -292,7 +337,6 @@ class Supervisor:
         mark = f"{MARK}={os.urandom(16).hex()}"
         environment = {name: value for name, value in os.environ.items() if name not in HIDDEN}
         environment[MARK] = mark.partition("=")[2]
-        environment.setdefault(*BIND_NOW)
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - multiprocessing uses it too
         child = subprocess.Popen(
             [
@@ -481,12 +525,14 @@ class Supervisor:
         )
 
     def _close_channel(self, process: JobProcess) -> None:
+        process.is_dead = True
         with process.lock:
             descriptor, process.channel_end = process.channel_end, -1
         self._drop(descriptor)
 
     def _close_output(self, process: JobProcess) -> None:
-        descriptor, process.output_end = process.output_end, -1
+        with process.lock:
+            descriptor, process.output_end = process.output_end, -1
         self._drop(descriptor)
 
     def _drop(self, descriptor: int) -> None:

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import traceback
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -20,10 +20,7 @@ from penstock._process.hooks import accept_hooks
 from penstock._process.setup import Setup, load, resolve
 from penstock._process.warden import Warden
 
-__all__ = ["BIND_NOW", "Start", "main"]
-
-#: Lets the dynamic linker find all functions at the start of a template, instead of once more in each job's process.
-BIND_NOW: Final = ("LD_BIND_NOW", "penstock")
+__all__ = ["Start", "main"]
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -42,8 +39,6 @@ def main(control_descriptor: int) -> NoReturn:
     sys.argv[:] = start.arguments
     os.setsid()  # what is typed at the terminal is for the supervisor
     os.umask(os.umask(0) | 0o022)
-    if os.environ.get(BIND_NOW[0]) == BIND_NOW[1]:
-        del os.environ[BIND_NOW[0]]  # it is for us and not for what jobs start
     try:
         if start.imports_per_job:
             run = _importing(start.setup)

@@ -5,10 +5,10 @@ There is no store here. Whatever needs one is a request to the worker, which has
 
 from __future__ import annotations
 
+import _socket  # and not `socket`, which may be patched: then this would start an event loop
 import importlib
 import logging
 import os
-import socket
 import time
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
@@ -268,11 +268,14 @@ def _rehearse() -> None:
         Job(id="rehearsal", type="rehearsal", payload=b'{"number": 1}', attempt=1), 1.0, 1000
     )
     for _ in range(REHEARSALS):
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
+        ours, theirs = _socket.socketpair()
+        try:
             ours.sendall(frame(order))
             channel = Channel(theirs.fileno())
             run_job(app, channel.body(), channel)
+        finally:
+            ours.close()
+            theirs.close()
     set_child_client(None)
     if _logs is not None:
         _logs.channel = None

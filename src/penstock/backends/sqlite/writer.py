@@ -124,6 +124,7 @@ class Writer:
         self._group: list[_Request] = []  # those whom the leader serves
         self._idle = threading.Condition(self._mutex)
         self._recent = (1, 1)
+        self._is_wary = False
         self._journaled = 0  # here, since the last fold
         self._tally: Tally | None = None  # what was journaled by anybody since then; None: ask the journal
         self._memory = WriterMemory()
@@ -434,7 +435,7 @@ class Writer:
             request = self._next(group, expected - len(group), deadline)
             if request is None:
                 return
-            is_outright = isinstance(request.work, PlainSubmission | Outright)
+            is_outright = not self._is_wary and isinstance(request.work, PlainSubmission | Outright)
             tx = self._run_outright(request) if is_outright else self._run_guarded(request)
             if tx is not None:
                 transactions.append(tx)
@@ -483,17 +484,22 @@ class Writer:
 
         Inside one SQLite keeps a copy of every page before it is changed, in pieces of a kilobyte, and walks through all of
         them after each statement: for a claim of a thousand jobs that was a sixth of all the time there is.
-        A fault of the store is raised: then the whole group is undone.
+        A fault undoes the whole group. If it is not the disk's, work is guarded from then on, so that a damaged row that
+        is met again and again does not trouble others each time.
         """
         tx = self._transaction()
         try:
             request.result = request.work(tx)
-        except BackendError:
-            raise
-        except PenstockError as error:
+        except apsw.Error as error:
+            request.error = translate(error, self._path)
+        except Exception as error:  # the caller's own, to be raised on its thread
             request.error = error
-            return None
-        return tx
+            if isinstance(error, PenstockError) and not isinstance(error, BackendError):
+                return None
+            self._is_wary = True
+        else:
+            return tx
+        raise BackendError(f"nothing was stored, because of another call: {request.error}", retryable=True)
 
     def _transaction(self) -> SqliteTransaction:
         return SqliteTransaction(self._cursor, self._now(), self._memory, self.on_commit is not None)
