@@ -147,15 +147,15 @@ def _facts(new: DataFrame) -> _Facts:
 
 
 def _update_jobs(work: Work, new: DataFrame, facts: _Facts, sink: Sink | None) -> DataFrame | None:
-    known = _known_jobs(work, new, facts)
-    if known is None:
+    found = _known_jobs(work, new, facts)
+    if found is None:
         folded, rows = latest(new), folded_rows(facts)
         work.stage(JOBS, folded, _JOB_PART, about=rows)
         _tell(sink, work, "jobs", folded)
         return None
+    known, touched = found
     known = known.persist(StorageLevel.MEMORY_AND_DISK)
-    touched = work.files_of(JOBS, [row[FILE] for row in known.select(FILE).distinct().collect()])
-    folded = latest(new, known.drop(FILE))
+    folded = latest(new, known)
     others = work.read(JOBS, touched).join(known.select(*HISTORY), [*HISTORY], "left_anti")
     about = folded_rows(facts) + sum(file.rows for file in touched)
     work.stage(JOBS, folded.unionByName(others), _JOB_PART, about=about)
@@ -169,13 +169,13 @@ def folded_rows(facts: _Facts) -> int:
     return facts.rows // 3 + 1
 
 
-def _known_jobs(work: Work, new: DataFrame, facts: _Facts) -> DataFrame | None:
-    """Return what the lake has of the jobs that the batch speaks of, with the files they lie in; None for nothing.
+def _known_jobs(work: Work, new: DataFrame, facts: _Facts) -> tuple[DataFrame, list[LakeFile]] | None:
+    """Return what the lake has of the jobs that the batch speaks of, and the files they lie in; None for nothing.
 
     A job that is open may be spoken of by any row; one that has ended by rows that start from a final status; one that
     was removed only by the first row of the next job of its id.
     """
-    found: list[DataFrame] = []
+    sought: dict[str, DataFrame] = {}
     lookups = (
         ("open", None),
         ("ended", is_final("from_status") if facts.from_final else None),
@@ -185,9 +185,21 @@ def _known_jobs(work: Work, new: DataFrame, facts: _Facts) -> DataFrame | None:
         files = work.files(JOBS, [part])
         if not files or (part == "ended" and condition is None):
             continue
-        ids = (new if condition is None else new.where(condition)).select(*_ID).distinct()
-        found.append(work.read(JOBS, files, with_file=True).join(ids, _ID, "left_semi"))
-    return reduce(DataFrame.unionByName, found) if found else None
+        sought[part] = (new if condition is None else new.where(condition)).select(*_ID).distinct()
+    if not sought:
+        return None
+    # First only where they are, for which two columns are enough; then whole, from the few files that have them.
+    places = [
+        work.read(JOBS, work.files(JOBS, [part]), with_file=True).join(ids, _ID, "left_semi").select(FILE)
+        for part, ids in sought.items()
+    ]
+    named = reduce(DataFrame.unionByName, places).distinct().collect()
+    touched = work.files_of(JOBS, [row[FILE] for row in named])
+    found = [
+        work.read(JOBS, [file for file in touched if file.part == part]).join(ids, _ID, "left_semi")
+        for part, ids in sought.items()
+    ]
+    return reduce(DataFrame.unionByName, found), touched
 
 
 # -- attempts -----------------------------------------------------------------------------------------------------

@@ -25,9 +25,14 @@ FILE: Final = "_file"
 #: The column by which a table's rows are put into files: the day, or a part of the table.
 _PART: Final = "_part"
 _ROWS_PER_FILE: Final = 500_000
+# Jobs that have ended change now and then, and a file with one that does is written again: so their files are small, and
+# sorted by age, because what changes is young as a rule.
+_JOBS_PER_FILE: Final = 50_000
 _ROWS_PER_TASK: Final = 250_000
-_SMALL: Final = 100_000
+#: A file is small if it has less than this part of what a file may have.
+_SMALL: Final = 1 / 5
 _MOST_SMALL: Final = 8
+_ORDER: Final = {"events": "seq", "attempts": "ended_at", "jobs": "first_seq"}
 
 
 class Work:
@@ -92,15 +97,15 @@ class Work:
         folder = self.folder.new_staging(self.number, table.name)
         frame = rows.select(*table.names, F.expr(part or "''").alias(_PART))
         if about:
-            frame = frame.coalesce(math.ceil(about / _ROWS_PER_TASK))
-        if table.name == "events":
-            frame = frame.sortWithinPartitions(_PART, "seq")
+            frame = frame.coalesce(math.ceil(about / min(_ROWS_PER_TASK, _rows_per_file(table))))
+        if table.name in _ORDER:
+            frame = frame.sortWithinPartitions(_PART, _ORDER[table.name])
         with _parquet_settings(self.spark):
             (
                 frame.write.mode("errorifexists")
                 .partitionBy(_PART)
                 .option("compression", "zstd")
-                .option("maxRecordsPerFile", _ROWS_PER_FILE)
+                .option("maxRecordsPerFile", _rows_per_file(table))
                 .parquet(str(folder))
             )
         self._take(table, folder)
@@ -133,7 +138,7 @@ class Work:
         """Put the small files of each part of a table together if they have become many."""
         by_part: dict[str, list[LakeFile]] = defaultdict(list)
         for file in self.files(table):
-            if file.rows < _SMALL:
+            if file.rows < _rows_per_file(table) * _SMALL:
                 by_part[file.part].append(file)
         many = [file for small in by_part.values() if len(small) >= _MOST_SMALL for file in small]
         if many:
@@ -176,6 +181,10 @@ class Work:
         file = LakeFile(self._place(table, part), 0, part)
         self._added[table.name].append(Staged(path, file))
         return file
+
+
+def _rows_per_file(table: LakeTable) -> int:
+    return _JOBS_PER_FILE if table.name == "jobs" else _ROWS_PER_FILE
 
 
 @contextmanager
