@@ -29,7 +29,7 @@ import msgspec
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -42,6 +42,7 @@ from penstock.policy import FailureCategory, duration
 from penstock.queue import Queue
 from penstock.spark._faults import short
 from penstock.spark._places import Place
+from penstock.spark._settings import temporarily
 
 __all__ = ["FramesReport", "run_frames"]
 
@@ -53,6 +54,10 @@ _MOST_PAYLOAD: Final = 256_000_000
 _MOST_SUB_BATCHES: Final = 64
 _CHUNK: Final = 5_000
 _LOOK_SECONDS: Final = 0.2
+# Spark keeps a table of up to 48 MB with the plan and works on it while it plans: on one core, row by row. That is quick
+# for few rows only.
+_FEW_ROWS: Final = 5_000
+_FOR_MANY: Final = {"spark.sql.execution.arrow.localRelationThreshold": "0"}
 _CORRUPT: Final = "_does_not_fit"
 _GIVEN: Final = ("id", "attempt", "key", "tags")
 _RESULT: Final = "_result"
@@ -162,6 +167,9 @@ class _Row(NamedTuple):
     result: bytes | None
     error: str | None
     category: str | None
+
+
+_UNFIT: Final = _Row(None, "the payload does not fit the schema", str(FailureCategory.PERMANENT))
 
 
 class _TasksFailedError(Exception):
@@ -312,20 +320,31 @@ class _Frames:
         Raises:
             _TasksFailedError: while rows were worked on.
         """
-        frame, unfit = self._frame(jobs)
-        answer = self._answer(self._transform(frame), unfit)
-        try:
-            table = answer.toArrow()
-        except AnalysisException:
-            raise
-        except (PySparkException, Py4JError) as error:
-            if "ExecutorLostFailure" in str(error):
-                raise
-            raise _TasksFailedError(short(error)) from error
-        return _by_id(table, {job.id: job.attempt for job in jobs})
+        frame = self._plain(jobs) if self._fields is None else self._fitting(jobs, self._fields)
+        table = _collected(self._answer(self._transform(frame)))
+        rows, repeated = _by_id(table, {job.id: job.attempt for job in jobs})
+        if self._fields is not None:
+            # Asked only now, and only of those left over: most waves have none, and parsing takes most of the time.
+            left = [job for job in jobs if job.id not in rows]
+            if left:
+                rows |= dict.fromkeys(self._unfit(left, self._fields), _UNFIT)
+        return rows, repeated
 
-    def _frame(self, jobs: Sequence[Job]) -> tuple[DataFrame, DataFrame | None]:
-        """Return the frame of those whose payload fits, and the answers of those whose payload does not."""
+    def _fitting(self, jobs: Sequence[Job], fields: StructType) -> DataFrame:
+        """Return the frame of those whose payload fits."""
+        names = [field.name for field in fields if field.name != _CORRUPT]
+        parsed = self._plain(jobs).withColumn("_fields", _parsed_payload(fields))
+        return parsed.where(_fits()).select(
+            *_GIVEN, *(F.col(f"_fields.`{name}`").alias(name) for name in names)
+        )
+
+    def _unfit(self, jobs: Sequence[Job], fields: StructType) -> list[str]:
+        """Return the ids of those whose payload does not fit."""
+        parsed = self._plain(jobs).select("id", _parsed_payload(fields).alias("_fields"))
+        found: list[str] = _collected(parsed.where(~_fits()).select("id")).column("id").to_pylist()
+        return found
+
+    def _plain(self, jobs: Sequence[Job]) -> DataFrame:
         table = pa.Table.from_pydict(
             {
                 "id": [job.id for job in jobs],
@@ -336,31 +355,9 @@ class _Frames:
             },
             schema=_INPUT,
         )
-        plain: DataFrame = self._spark.createDataFrame(table)
-        fields = self._fields
-        if fields is None:
-            return plain, None
-        parsed = plain.withColumn(
-            "_fields",
-            F.from_json(
-                F.try_validate_utf8(
-                    F.col("payload").cast("string")
-                ),  # null if it is no text: that does not fit either
-                fields,
-                {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT},
-            ),
-        )
-        fits = F.col("_fields").isNotNull() & F.col(f"_fields.{_CORRUPT}").isNull()
-        names = [field.name for field in fields if field.name != _CORRUPT]
-        good = parsed.where(fits).select(*_GIVEN, *(F.col(f"_fields.`{name}`").alias(name) for name in names))
-        unfit = parsed.where(~fits).select(
-            "id",
-            "attempt",
-            F.lit(None).cast("string").alias(_RESULT),
-            F.lit("the payload does not fit the schema").alias("error"),
-            F.lit(str(FailureCategory.PERMANENT)).alias("error_category"),
-        )
-        return good, unfit
+        with temporarily(self._spark, _FOR_MANY if len(jobs) > _FEW_ROWS else {}):
+            frame: DataFrame = self._spark.createDataFrame(table)
+        return frame
 
     def _parsed(self, schema: str | StructType) -> StructType:
         """Return the payload's fields, and one for what does not fit."""
@@ -381,7 +378,7 @@ class _Frames:
         return StructType([*schema.fields]).add(_CORRUPT, "string")
 
     @staticmethod
-    def _answer(frame: DataFrame, unfit: DataFrame | None) -> DataFrame:
+    def _answer(frame: DataFrame) -> DataFrame:
         """Return id, attempt, result as JSON, error and its category of every row."""
         if not isinstance(frame, DataFrame):
             raise InvalidArgumentError(
@@ -399,7 +396,7 @@ class _Frames:
             if results
             else F.lit(None)
         )
-        answer = frame.select(
+        return frame.select(
             F.col("id").cast("string").alias("id"),
             F.col("attempt").cast("int").alias("attempt"),
             result.cast("string").alias(_RESULT),
@@ -408,7 +405,32 @@ class _Frames:
                 for name in ("error", "error_category")
             ),
         )
-        return answer if unfit is None else answer.unionByName(unfit)
+
+
+def _parsed_payload(fields: StructType) -> Column:
+    # Bytes that are no text are null, and do not fit either.
+    text = F.try_validate_utf8(F.col("payload").cast("string"))
+    return F.from_json(text, fields, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+
+
+def _fits() -> Column:
+    return F.col("_fields").isNotNull() & F.col(f"_fields.{_CORRUPT}").isNull()
+
+
+def _collected(frame: DataFrame) -> pa.Table:
+    """Return a frame's rows.
+
+    Raises:
+        _TasksFailedError: while rows were worked on.
+    """
+    try:
+        return frame.toArrow()
+    except AnalysisException:
+        raise
+    except (PySparkException, Py4JError) as error:
+        if "ExecutorLostFailure" in str(error):
+            raise
+        raise _TasksFailedError(short(error)) from error
 
 
 def _by_id(table: pa.Table, attempts: Mapping[str, int]) -> tuple[dict[str, _Row], set[str]]:

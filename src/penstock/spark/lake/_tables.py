@@ -7,20 +7,20 @@ what has not, so that jobs that end are moved, and those that ended long ago sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 from typing import Final, NamedTuple, TypeAlias
 
-from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from penstock.job import FINAL
+from penstock.spark._settings import temporarily
 from penstock.spark.lake._manifest import LakeFile
-from penstock.spark.lake._work import FILE, Work
+from penstock.spark.lake._work import FILE, STAGING, Work
 from penstock.spark.tables import ATTEMPTS, EVENTS, FLOWS, HOURLY, JOBS
 from penstock.spark.transforms._rows import HISTORY, is_amendment, is_final
 from penstock.spark.transforms.attempts import attempts, plain_attempts
@@ -45,6 +45,9 @@ _JOB_PART: Final = (
 _ID: Final = ["source", "job_id"]
 #: Journal rows up to which a batch is small.
 _SMALL_BATCH: Final = 200_000
+# A small batch takes some thirty small queries. Adaptive planning, which pays off for large ones, makes several jobs of
+# each.
+_FOR_SMALL: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "2"}
 _TREE: Final = ("source", "flow_id", "history")
 
 
@@ -61,14 +64,21 @@ class _Facts(NamedTuple):
     def rows(self) -> int:
         return sum(self.counts.values())
 
+    @property
+    def is_small(self) -> bool:
+        return self.rows <= _SMALL_BATCH
+
 
 def derive(work: Work, new: DataFrame, sink: Sink | None, step: Callable[[str], None]) -> dict[str, int]:
     """Bring every table but `events` up to date with new journal rows; return how many each source has."""
     facts = _facts(new)
     if not facts.rows:
         return facts.counts
-    with _sized_for(work.spark, facts.rows):
-        _derive(work, new, facts, sink, step)
+    with temporarily(work.spark, STAGING | (_FOR_SMALL if facts.is_small else {})):
+        try:
+            _derive(work, new, facts, sink, step)
+        finally:
+            work.let_go()
     return facts.counts
 
 
@@ -76,15 +86,20 @@ def _derive(
     work: Work, new: DataFrame, facts: _Facts, sink: Sink | None, step: Callable[[str], None]
 ) -> None:
     step("jobs")
-    known = _update_jobs(work, new, facts, sink)
-    step("attempts")
-    floors = _update_attempts(work, new, facts, sink)
-    step("hourly")
-    _update_hourly(work, floors, facts, sink)
-    step("flows")
-    _update_flows(work, new, facts, sink)
-    if known is not None:
-        known.unpersist()
+    changed: dict[str, DataFrame | None] = {"jobs": _update_jobs(work, new, facts)}
+    # The trees need nothing of the two others: while Spark plans the one it works on the other.
+    with ThreadPoolExecutor(1, "penstock-flows") as beside:
+        trees = beside.submit(_update_flows, work, new, facts)
+        step("attempts")
+        changed["attempts"], floors = _update_attempts(work, new, facts)
+        step("hourly")
+        changed["hourly"] = _update_hourly(work, floors, facts)
+        step("flows")
+        changed["flows"] = trees.result()
+    if sink is not None:
+        for table, rows in changed.items():
+            if rows is not None:
+                sink(table, rows, work.number)
     work.compact(EVENTS, _DAY_OF["events"])
     work.compact(ATTEMPTS, _DAY_OF["attempts"])
     work.compact(JOBS, _JOB_PART)
@@ -93,27 +108,8 @@ def _derive(
 
 def stage_events(work: Work, rows: DataFrame) -> None:
     """Stage the batch itself."""
-    work.stage(EVENTS, rows, _DAY_OF["events"])
-
-
-@contextmanager
-def _sized_for(spark: SparkSession, rows: int) -> Iterator[None]:
-    """Do without the planning in stages that pays off for large batches, if this one is small.
-
-    A small batch takes some thirty small queries. Adaptive planning makes several jobs of each.
-    """
-    if rows > _SMALL_BATCH:
-        yield
-        return
-    settings = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "2"}
-    before = {name: spark.conf.get(name) for name in settings}
-    try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, kept in before.items():
-            spark.conf.set(name, kept or "")
+    with temporarily(work.spark, STAGING):
+        work.stage(EVENTS, rows, _DAY_OF["events"])
 
 
 def _facts(new: DataFrame) -> _Facts:
@@ -146,22 +142,20 @@ def _facts(new: DataFrame) -> _Facts:
 # -- jobs ---------------------------------------------------------------------------------------------------------
 
 
-def _update_jobs(work: Work, new: DataFrame, facts: _Facts, sink: Sink | None) -> DataFrame | None:
+def _update_jobs(work: Work, new: DataFrame, facts: _Facts) -> DataFrame:
     found = _known_jobs(work, new, facts)
     if found is None:
-        folded, rows = latest(new), folded_rows(facts)
-        work.stage(JOBS, folded, _JOB_PART, about=rows)
-        _tell(sink, work, "jobs", folded)
-        return None
-    known, touched = found
-    known = known.persist(StorageLevel.MEMORY_AND_DISK)
+        folded = latest(new)
+        work.stage(JOBS, folded, _JOB_PART, about=folded_rows(facts))
+        return folded
+    known, touched = work.keep(found[0]), found[1]
     folded = latest(new, known)
-    others = work.read(JOBS, touched).join(known.select(*HISTORY), [*HISTORY], "left_anti")
+    spoken_of = _hinted(known.select(*HISTORY), facts)
+    others = work.read(JOBS, touched).join(spoken_of, [*HISTORY], "left_anti")
     about = folded_rows(facts) + sum(file.rows for file in touched)
     work.stage(JOBS, folded.unionByName(others), _JOB_PART, about=about)
     work.replace(JOBS, touched)
-    _tell(sink, work, "jobs", folded)
-    return known
+    return folded
 
 
 def folded_rows(facts: _Facts) -> int:
@@ -205,15 +199,16 @@ def _known_jobs(work: Work, new: DataFrame, facts: _Facts) -> tuple[DataFrame, l
 # -- attempts -----------------------------------------------------------------------------------------------------
 
 
-def _update_attempts(work: Work, new: DataFrame, facts: _Facts, sink: Sink | None) -> dict[str, int]:
-    """Stage the attempts, and return for each store the first hour in which something changed."""
+def _update_attempts(work: Work, new: DataFrame, facts: _Facts) -> tuple[DataFrame, dict[str, int]]:
+    """Stage the attempts; return those that changed, and for each store the first hour in which something did."""
     floors = dict(facts.first_hour)
+    highest = work.staged_max(JOBS, "history")
+    is_reused = highest is None or highest > 1
     histories = work.staged(JOBS).where(F.col("history") > 1).select(*HISTORY, "first_seq")
-    is_reused = not histories.isEmpty()
     known: DataFrame | None = None
     touched = []
     if facts.amendments and work.files(ATTEMPTS):
-        known = _amended(work, new).persist(StorageLevel.MEMORY_AND_DISK)
+        known = work.keep(_amended(work, new))
         touched = work.files_of(ATTEMPTS, [row[FILE] for row in known.select(FILE).distinct().collect()])
         hour = F.unix_micros(F.date_trunc("hour", F.min("ended_at"))).alias("hour")
         for row in known.groupBy("source").agg(hour).collect():
@@ -225,14 +220,12 @@ def _update_attempts(work: Work, new: DataFrame, facts: _Facts, sink: Sink | Non
     rows = changed
     if known is not None:
         keys = [*HISTORY, "attempt"]
-        rows = rows.unionByName(work.read(ATTEMPTS, touched).join(known.select(*keys), keys, "left_anti"))
+        amended = _hinted(known.select(*keys), facts)
+        rows = rows.unionByName(work.read(ATTEMPTS, touched).join(amended, keys, "left_anti"))
     about = folded_rows(facts) + sum(file.rows for file in touched)
     work.stage(ATTEMPTS, rows, _DAY_OF["attempts"], about=about)
     work.replace(ATTEMPTS, touched)
-    _tell(sink, work, "attempts", changed)
-    if known is not None:
-        known.unpersist()
-    return floors
+    return changed, floors
 
 
 def _amended(work: Work, new: DataFrame) -> DataFrame:
@@ -248,7 +241,7 @@ def _amended(work: Work, new: DataFrame) -> DataFrame:
 # -- hourly -------------------------------------------------------------------------------------------------------
 
 
-def _update_hourly(work: Work, floors: dict[str, int], facts: _Facts, sink: Sink | None) -> None:
+def _update_hourly(work: Work, floors: dict[str, int], facts: _Facts) -> DataFrame:
     first_day = datetime.fromtimestamp(min(floors.values()) // 1_000_000, UTC).date().isoformat()
     days = _days(work, first_day)
     changed = hourly(
@@ -262,7 +255,7 @@ def _update_hourly(work: Work, floors: dict[str, int], facts: _Facts, sink: Sink
         rows = rows.unionByName(work.read(HOURLY, old).where(~_since("hour", floors)))
     work.stage(HOURLY, rows, _DAY_OF["hourly"], about=folded_rows(facts))
     work.replace(HOURLY, old)
-    _tell(sink, work, "hourly", changed)
+    return changed
 
 
 def _days(work: Work, first: str) -> list[str]:
@@ -294,7 +287,7 @@ def _backlogs(work: Work, floors: dict[str, int]) -> DataFrame | None:
 # -- flows --------------------------------------------------------------------------------------------------------
 
 
-def _update_flows(work: Work, new: DataFrame, facts: _Facts, sink: Sink | None) -> None:
+def _update_flows(work: Work, new: DataFrame, facts: _Facts) -> DataFrame | None:
     """Make the trees again that have a job of the batch.
 
     A tree holds everything that its last job waits for, directly or not. So what a new job waits for is in no tree, or
@@ -323,18 +316,20 @@ def _update_flows(work: Work, new: DataFrame, facts: _Facts, sink: Sink | None) 
         old = work.files_of(FLOWS, [row[FILE] for row in trees.select(FILE).distinct().collect()])
         scopes.append(trees.select("source", F.explode("job_ids").alias("job_id")))
     if not (old or facts.dependent):
-        return
-    scope = reduce(DataFrame.unionByName, scopes).distinct()
-    changed = flows(work.now(JOBS).select(*FLOW_FACTS).join(scope, _ID, "left_semi"))
+        return None
+    scope = _hinted(reduce(DataFrame.unionByName, scopes).distinct(), facts)
+    # The walk reads them several times, the table is read once.
+    related = work.now(JOBS).select(*FLOW_FACTS).join(scope, _ID, "left_semi").localCheckpoint()
+    changed = flows(related)
     rows = changed
     if old and trees is not None:
         others = work.read(FLOWS, old).join(trees.select(*_TREE), [*_TREE], "left_anti")
         rows = rows.unionByName(others)
     work.stage(FLOWS, rows, about=sum(file.rows for file in old) + folded_rows(facts))
     work.replace(FLOWS, old)
-    _tell(sink, work, "flows", changed)
+    return changed
 
 
-def _tell(sink: Sink | None, work: Work, table: str, rows: DataFrame) -> None:
-    if sink is not None:
-        sink(table, rows, work.number)
+def _hinted(rows: DataFrame, facts: _Facts) -> DataFrame:
+    """Return rows that a small batch speaks of, with the hint that they are few: what they are joined to stays put."""
+    return F.broadcast(rows) if facts.is_small else rows

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow.parquet as pq
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -18,12 +18,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from penstock.spark.lake._manifest import LakeFile, LakeFolder, Manifest, Staged
 from penstock.spark.tables import LAKE_TABLES, LakeTable
 
-__all__ = ["FILE", "Work"]
+__all__ = ["FILE", "STAGING", "Work"]
 
 #: The column that tells which file a row was read from (`Work.read(with_file=True)`).
 FILE: Final = "_file"
 #: The column by which a table's rows are put into files: the day, or a part of the table.
 _PART: Final = "_part"
+#: Settings under which a batch is staged: times as every reader understands them; Spark's own default is its own old way.
+STAGING: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 _ROWS_PER_FILE: Final = 500_000
 # Jobs that have ended change now and then, and a file with one that does is written again: so their files are small, and
 # sorted by age, because what changes is young as a rule.
@@ -45,6 +47,7 @@ class Work:
         self.number = before.number + 1
         self._added: dict[str, list[Staged]] = defaultdict(list)
         self._removed: dict[str, set[str]] = defaultdict(set)
+        self._kept: list[DataFrame] = []
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -85,10 +88,21 @@ class Work:
         file = [F.col("_metadata.file_path").alias(FILE)] if with_file else []
         return frame.select(*table.names, *file)
 
+    def keep(self, rows: DataFrame) -> DataFrame:
+        """Return rows that are worked out once, until `let_go` is called."""
+        kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
+        self._kept.append(kept)
+        return kept
+
+    def let_go(self) -> None:
+        """Free what `keep` holds."""
+        while self._kept:
+            self._kept.pop().unpersist()
+
     # -- changing -----------------------------------------------------------------------------------------------
 
     def stage(self, table: LakeTable, rows: DataFrame, part: str | None = None, *, about: int = 0) -> None:
-        """Write rows of a table into staging.
+        """Write rows of a table into staging, in a session with the settings `STAGING`.
 
         Args:
             part: an expression for the part of the table that a row belongs to: its files hold no other rows.
@@ -100,14 +114,13 @@ class Work:
             frame = frame.coalesce(math.ceil(about / min(_ROWS_PER_TASK, _rows_per_file(table))))
         if table.name in _ORDER:
             frame = frame.sortWithinPartitions(_PART, _ORDER[table.name])
-        with _parquet_settings(self.spark):
-            (
-                frame.write.mode("errorifexists")
-                .partitionBy(_PART)
-                .option("compression", "zstd")
-                .option("maxRecordsPerFile", _rows_per_file(table))
-                .parquet(str(folder))
-            )
+        (
+            frame.write.mode("errorifexists")
+            .partitionBy(_PART)
+            .option("compression", "zstd")
+            .option("maxRecordsPerFile", _rows_per_file(table))
+            .parquet(str(folder))
+        )
         self._take(table, folder)
 
     def _take(self, table: LakeTable, folder: Path) -> None:
@@ -144,6 +157,19 @@ class Work:
         if many:
             self.stage(table, self.read(table, many), part, about=sum(file.rows for file in many))
             self.replace(table, many)
+
+    def staged_max(self, table: LakeTable, column: str) -> int | None:
+        """Return the greatest number of a column that this batch has staged, if the files tell."""
+        found = 0
+        for each in self._added[table.name]:
+            metadata = pq.read_metadata(each.staged)
+            position = metadata.schema.names.index(column)
+            for group in range(metadata.num_row_groups):
+                statistics = metadata.row_group(group).column(position).statistics
+                if statistics is None or not statistics.has_min_max:
+                    return None
+                found = max(found, statistics.max)
+        return found
 
     def staged_parts(self, table: LakeTable) -> set[str]:
         """Return the parts of a table that this batch has staged rows of."""
@@ -185,15 +211,3 @@ class Work:
 
 def _rows_per_file(table: LakeTable) -> int:
     return _JOBS_PER_FILE if table.name == "jobs" else _ROWS_PER_FILE
-
-
-@contextmanager
-def _parquet_settings(spark: SparkSession) -> Iterator[None]:
-    """Write times as every reader understands them; Spark's own default is its own old way."""
-    name = "spark.sql.parquet.outputTimestampType"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "TIMESTAMP_MICROS")
-    try:
-        yield
-    finally:
-        spark.conf.set(name, before or "TIMESTAMP_MICROS")
