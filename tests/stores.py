@@ -23,6 +23,7 @@ __all__ = [
     "Schemas",
     "SharedStore",
     "Stores",
+    "empty_sqlite_store",
     "make_backend",
     "new_store",
     "postgres_database",
@@ -166,6 +167,14 @@ def postgres_schemas(postgres_url: str) -> Iterator[Schemas]:
     schemas.close()
 
 
+@pytest.fixture(scope="session")
+def empty_sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with a store that was just made: to copy it takes a tenth of making one."""
+    path = tmp_path_factory.mktemp("empty") / "jobs.db"
+    penstock.open_backend(f"sqlite:///{path}").close()
+    return path
+
+
 @pytest.fixture
 def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A function (kind) -> Stores of an empty store of that kind."""
@@ -184,6 +193,8 @@ def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
             return lambda **options: penstock.open_backend("memory:", **options)
         if kind == "sqlite":
             path = tmp_path_factory.mktemp("store") / "jobs.db"
+            shutil.copyfile(request.getfixturevalue("empty_sqlite_store"), path)
+            path.chmod(0o600)
             return lambda **options: penstock.open_backend(f"sqlite:///{path}", **options)
         schemas = request.getfixturevalue("postgres_schemas")
         schema, uses = schemas.take()

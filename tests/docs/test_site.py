@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.xdist_group("site")  # it is built once, by the process that runs them
 
 
 @pytest.fixture(scope="module")

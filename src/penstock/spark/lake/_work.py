@@ -85,8 +85,7 @@ class Work:
             empty = self.spark.createDataFrame([], table.struct())
             return empty.withColumn(FILE, F.lit("")) if with_file else empty
         frame = self.spark.read.schema(table.struct()).parquet(*paths)
-        file = [F.col("_metadata.file_path").alias(FILE)] if with_file else []
-        return frame.select(*table.names, *file)
+        return frame.selectExpr("*", f"_metadata.file_path AS {FILE}") if with_file else frame
 
     def keep(self, rows: DataFrame) -> DataFrame:
         """Return rows that are worked out once, until `let_go` is called."""
@@ -109,7 +108,7 @@ class Work:
             about: how many rows there may be; few are written by few tasks, into few files.
         """
         folder = self.folder.new_staging(self.number, table.name)
-        frame = rows.select(*table.names, F.expr(part or "''").alias(_PART))
+        frame = rows.selectExpr(*table.names, f"{part or repr('')} AS {_PART}")
         if about:
             frame = frame.coalesce(math.ceil(about / min(_ROWS_PER_TASK, _rows_per_file(table))))
         if table.name in _ORDER:

@@ -21,6 +21,7 @@ WORKER = "worker-1"
 OTHER_WORKER = "worker-2"
 MISSING = "no-such-job"
 STATUSES = tuple(JobStatus)
+_PAGE = 1000
 
 #: Counts nothing as retriable but waits not at all: for tests about counting, not about delays.
 AT_ONCE = RetryPolicy(max_attempts=3, backoff="constant", initial_delay=timedelta(0))
@@ -162,9 +163,11 @@ def _finish(backend: Backend, status: JobStatus, job_id: str) -> None:
 def all_jobs(backend: Backend) -> list[Job]:
     """Return every job, in insertion order."""
     jobs: list[Job] = []
-    while page := backend.list_jobs(after=jobs[-1].id if jobs else None, limit=1000):
+    while True:
+        page = backend.list_jobs(after=jobs[-1].id if jobs else None, limit=_PAGE)
         jobs += page
-    return jobs
+        if len(page) < _PAGE:
+            return jobs
 
 
 def journal(backend: Backend) -> list[JournalEntry]:
