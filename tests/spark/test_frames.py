@@ -12,6 +12,7 @@ from penstock import FailureCategory, Job, JobStatus, RetryPolicy
 from penstock import spark as ps
 from penstock.errors import InvalidArgumentError
 from penstock.spark import frames
+from penstock.spark._settings import temporarily
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -41,6 +42,28 @@ def test_jobs_become_rows_and_rows_become_results(spark, url):
     found = jobs_in(url)
     assert {job.status for job in found.values()} == {JobStatus.COMPLETED}
     assert json.loads(found["job-0007"].result) == {"score": 7, "nothing": None}
+
+
+def test_a_large_wave_is_spread_over_the_cores(spark, sqlite_url, monkeypatch):
+    """Spark keeps a small table with its plan, and works on it there, on one core."""
+    monkeypatch.setattr(frames, "_FEW_ROWS", 5)
+    name = "spark.sql.execution.arrow.localRelationThreshold"
+    before, parts = spark.conf.get(name), []
+
+    def look(frame):
+        parts.append(frame.rdd.getNumPartitions())
+        return lengths(frame)
+
+    put(sqlite_url, *({"text": "x" * number} for number in range(6)), b"no JSON", b"")
+    with temporarily(
+        spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "2"}
+    ):  # what is sent to one core
+        report = ps.run_frames(spark, sqlite_url, look, type="score", schema="text string")
+    assert (report.completed, report.failed, parts) == (6, 2, [4])
+    found = jobs_in(sqlite_url)
+    assert json.loads(found["job-0005"].result)["score"] == 5
+    assert found["job-0006"].error_category is FailureCategory.PERMANENT
+    assert spark.conf.get(name) == before
 
 
 @pytest.mark.postgres
