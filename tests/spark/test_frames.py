@@ -54,7 +54,7 @@ def test_a_large_wave_is_spread_over_the_cores(spark, sqlite_url, monkeypatch):
         parts.append(frame.rdd.getNumPartitions())
         return lengths(frame)
 
-    put(sqlite_url, *({"text": "x" * number} for number in range(6)), b"no JSON", b"")
+    put(sqlite_url, *({"text": "x" * number} for number in range(6)), b"[1]", b"no JSON")
     with temporarily(
         spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "2"}
     ):  # what is sent to one core
@@ -110,6 +110,7 @@ def test_each_job_is_failed_for_its_own_reason(spark, url):
         b"no JSON",
         b"",
         b'{"text": "\xff"}',
+        b'{"text": "fine"} and more',
         {"text": "large"},
         retry=ONCE,
     )
@@ -139,14 +140,18 @@ def test_each_job_is_failed_for_its_own_reason(spark, url):
         (JobStatus.FAILED, permanent, "permanent it is"),
         (JobStatus.DEAD_LETTER, temporary, "no row came back"),
         (JobStatus.FAILED, permanent, "more than one row came back"),
-        unfit,
-        unfit,
-        unfit,
-        unfit,
+        *[unfit] * 5,
         (JobStatus.FAILED, permanent, "the result has 1100011 bytes; the limit is 1048576"),
     ]
-    assert (report.completed, report.failed) == (1, 9)
+    assert (report.completed, report.failed) == (1, 10)
     assert found["job-0000"].result == b'{"said":"fine"}'
+
+
+def test_a_wave_without_any_json_needs_no_frame(spark, sqlite_url):
+    put(sqlite_url, b"no JSON", b"{} {}")
+    report = ps.run_frames(spark, sqlite_url, lengths, type="score", schema="text string")
+    assert (report.completed, report.failed, report.waves) == (0, 2, 1)
+    assert {job.status for job in jobs_in(sqlite_url).values()} == {JobStatus.FAILED}
 
 
 def test_a_poison_row_fails_alone(spark, sqlite_url):

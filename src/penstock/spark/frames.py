@@ -58,6 +58,7 @@ _LOOK_SECONDS: Final = 0.2
 # for few rows only.
 _FEW_ROWS: Final = 5_000
 _FOR_MANY: Final = {"spark.sql.execution.arrow.localRelationThreshold": "0"}
+_JSON: Final = msgspec.json.Decoder(msgspec.Raw)  # looks through a text without making anything of it
 _CORRUPT: Final = "_does_not_fit"
 _GIVEN: Final = ("id", "attempt", "key", "tags")
 _RESULT: Final = "_result"
@@ -320,14 +321,21 @@ class _Frames:
         Raises:
             _TasksFailedError: while rows were worked on.
         """
-        frame = self._plain(jobs) if self._fields is None else self._fitting(jobs, self._fields)
-        table = _collected(self._answer(self._transform(frame)))
-        rows, repeated = _by_id(table, {job.id: job.attempt for job in jobs})
-        if self._fields is not None:
-            # Asked only now, and only of those left over: most waves have none, and parsing takes most of the time.
-            left = [job for job in jobs if job.id not in rows]
-            if left:
-                rows |= dict.fromkeys(self._unfit(left, self._fields), _UNFIT)
+        attempts = {job.id: job.attempt for job in jobs}
+        if self._fields is None:
+            return _by_id(_collected(self._answer(self._transform(self._plain(jobs)))), attempts)
+        # Spark reads the first value of a text and leaves the rest, so what is no JSON as a whole is found here.
+        sound = [job for job in jobs if _is_json(job.payload)]
+        rows: dict[str, _Row] = {}
+        repeated: set[str] = set()
+        if sound:
+            answer = self._answer(self._transform(self._fitting(sound, self._fields)))
+            rows, repeated = _by_id(_collected(answer), attempts)
+        # Asked only now, and only of those left over: most waves have none, and parsing takes most of the time.
+        left = [job for job in sound if job.id not in rows]
+        fitting = {job.id for job in sound}.difference(self._unfit(left, self._fields) if left else ())
+        if len(fitting) < len(jobs):
+            rows |= {job.id: _UNFIT for job in jobs if job.id not in fitting}
         return rows, repeated
 
     def _fitting(self, jobs: Sequence[Job], fields: StructType) -> DataFrame:
@@ -411,6 +419,14 @@ def _parsed_payload(fields: StructType) -> Column:
     # Bytes that are no text are null, and do not fit either.
     text = F.try_validate_utf8(F.col("payload").cast("string"))
     return F.from_json(text, fields, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        _JSON.decode(payload)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 def _fits() -> Column:
