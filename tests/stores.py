@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -23,7 +24,6 @@ __all__ = [
     "Schemas",
     "SharedStore",
     "Stores",
-    "empty_sqlite_store",
     "make_backend",
     "new_store",
     "postgres_database",
@@ -167,9 +167,9 @@ def postgres_schemas(postgres_url: str) -> Iterator[Schemas]:
     schemas.close()
 
 
-@pytest.fixture(scope="session")
+@cache
 def empty_sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with a store that was just made: to copy it takes a tenth of making one."""
+    """Return a file with a store that was just made: to copy it takes less than half of making one."""
     path = tmp_path_factory.mktemp("empty") / "jobs.db"
     penstock.open_backend(f"sqlite:///{path}").close()
     return path
@@ -193,7 +193,7 @@ def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
             return lambda **options: penstock.open_backend("memory:", **options)
         if kind == "sqlite":
             path = tmp_path_factory.mktemp("store") / "jobs.db"
-            shutil.copyfile(request.getfixturevalue("empty_sqlite_store"), path)
+            shutil.copyfile(empty_sqlite_store(tmp_path_factory), path)
             path.chmod(0o600)
             return lambda **options: penstock.open_backend(f"sqlite:///{path}", **options)
         schemas = request.getfixturevalue("postgres_schemas")

@@ -1,8 +1,8 @@
 """The stores that the tests of this folder run on."""
 
 import pytest
-from tests.stores import empty_sqlite_store, make_backend, new_store, postgres_schemas, postgres_url
+from tests.stores import make_backend, new_store, postgres_schemas, postgres_url
 
-__all__ = ["empty_sqlite_store", "make_backend", "new_store", "postgres_schemas", "postgres_url"]
+__all__ = ["make_backend", "new_store", "postgres_schemas", "postgres_url"]
 
 pytest.register_assert_rewrite("penstock.testing.conformance")

@@ -6,13 +6,14 @@ from penstock import FailureCategory, Job, Key, Priority, Queue, RetryPolicy, Ti
 
 __all__ = ["FAST", "QUICK_JAVA", "fill"]
 
-#: For a Java that lives for a minute.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: For a Java that lives for minutes. With one compiler it would have 48 MB for compiled code, which the tests of a session
+#: fill: then it is busy with throwing code away.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=192m"
 #: For frames of some hundred rows: what Spark and Java do to make large ones fast takes most of the time of small ones.
 #: Three quarters of the work fall away. The demo, the cluster and the benchmarks run with what users have.
 FAST = {
     "spark.driver.extraJavaOptions": QUICK_JAVA,
-    "spark.driver.memory": "1g",
+    "spark.driver.memory": "1536m",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
