@@ -168,11 +168,12 @@ def postgres_schemas(postgres_url: str) -> Iterator[Schemas]:
 
 
 @cache
-def empty_sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a file with a store that was just made: to copy it takes less than half of making one."""
-    path = tmp_path_factory.mktemp("empty") / "jobs.db"
-    penstock.open_backend(f"sqlite:///{path}").close()
-    return path
+def empty_sqlite_store() -> bytes:
+    """Return a file with a store that was just made: to write it takes less than half of making one."""
+    with tempfile.TemporaryDirectory(prefix="penstock-store-") as folder:
+        path = Path(folder, "jobs.db")
+        penstock.open_backend(f"sqlite:///{path}").close()
+        return path.read_bytes()
 
 
 @pytest.fixture
@@ -193,7 +194,7 @@ def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
             return lambda **options: penstock.open_backend("memory:", **options)
         if kind == "sqlite":
             path = tmp_path_factory.mktemp("store") / "jobs.db"
-            shutil.copyfile(empty_sqlite_store(tmp_path_factory), path)
+            path.write_bytes(empty_sqlite_store())
             path.chmod(0o600)
             return lambda **options: penstock.open_backend(f"sqlite:///{path}", **options)
         schemas = request.getfixturevalue("postgres_schemas")
