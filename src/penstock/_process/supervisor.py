@@ -183,6 +183,9 @@ class Supervisor:
                 for process, task in zip(fresh, tasks[len(taken) :], strict=False):
                     template.give(process, task.watcher, task.limits)
                 template.spares.update((process.number, process) for process in fresh[missing:])
+                # Here and not later: whoever launches meanwhile would count them twice, and too few would wait.
+                template.coming -= replacements
+                replacements = 0
             processes = taken + fresh[:missing]
             dead = [
                 place
