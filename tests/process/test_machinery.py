@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from tests.process.conftest import SPARES, Listener, children, is_alive
@@ -116,7 +116,8 @@ def test_a_job_given_to_a_process_that_is_dying_has_an_end(jobs):
     listeners = []
     for _ in range(30):
         for pid in below_template(supervisor):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # the last one's job has just ended
+                os.kill(pid, signal.SIGKILL)
         listeners.append(jobs.start("echo", b"x")[1])
     endings = [listener.ending() for listener in listeners]
     assert {ending.signal for ending in endings} <= {None, signal.SIGKILL}
