@@ -47,11 +47,9 @@ def execute(
         middleware: from the outermost to the innermost.
         run: runs the coroutine of an `async def` handler to its end.
     """
-
-    def call() -> Completed | Failed:
-        return _execute(task, job.payload, make_context, middleware, run)
-
-    return inside(job, (lambda: process(job, call)) if is_on() else call)
+    if is_on():
+        return inside(job, process, job, lambda: _execute(task, job.payload, make_context, middleware, run))
+    return inside(job, _execute, task, job.payload, make_context, middleware, run)
 
 
 def _execute(

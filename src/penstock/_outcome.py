@@ -27,7 +27,7 @@ MOST_CAUSES: Final = 5
 MOST_OF_A_GROUP: Final = 10
 
 
-class Completed(msgspec.Struct, frozen=True, tag="completed"):
+class Completed(msgspec.Struct, frozen=True, tag="completed", gc=False):
     """The handler returned; `result` is JSON, or None."""
 
     result: bytes | None = None

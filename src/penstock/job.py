@@ -224,7 +224,7 @@ class Key(tuple[str, ...]):
 _NONE: Final = ()
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One unit of work: what was asked for, what became of it. Frozen: verbs change jobs, assignments do not.
 
     What comes after `held` is the store's to fill in; leave it out of a new job.

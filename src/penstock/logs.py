@@ -20,13 +20,14 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Final, Literal, TextIO, TypeVar
+from typing import Any, Final, Literal, ParamSpec, TextIO, TypeVar
 
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import Job
 
 __all__ = ["EVENTS", "FORMATS", "JobFilter", "JsonFormatter", "TextFormatter", "configure", "current_job"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 Format = Literal["text", "json"]
@@ -65,11 +66,11 @@ def current_job() -> Job | None:
     return _job.get()
 
 
-def inside(job: Job, call: Callable[[], T]) -> T:
+def inside(job: Job, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call something on behalf of a job; not for users."""
     token = _job.set(job)
     try:
-        return call()
+        return call(*args, **kwargs)
     finally:
         _job.reset(token)
 

@@ -114,6 +114,7 @@ class Task(Generic[P, R]):
         self.limits = dict(limits or {})
         self._options = options
         self._joined: object = None
+        self._known_seconds: tuple[Timeouts, timedelta, float] | None = None
         _ = self.signature  # this is the check
 
     @functools.cached_property
@@ -152,10 +153,16 @@ class Task(Generic[P, R]):
 
     def seconds_for(self, job: Job) -> float:
         """How long an attempt of this job may take: what it was submitted with, else the handler's own limit."""
-        execution = job.timeouts.execution
+        timeouts, most = job.timeouts, self.app.max_execution
+        known = self._known_seconds
+        if known is not None and known[0] is timeouts and known[1] is most:  # jobs of a store share them
+            return known[2]
+        execution = timeouts.execution
         if execution is None or execution == DEFAULT_TIMEOUTS.execution:
             execution = self.timeout
-        return min(execution, self.app.max_execution).total_seconds()
+        seconds = min(execution, most).total_seconds()
+        self._known_seconds = (timeouts, most, seconds)
+        return seconds
 
     # -- submission ---------------------------------------------------------------------------------------------
 

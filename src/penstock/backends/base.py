@@ -186,7 +186,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A committed state change, as told to the listeners of this process (`Backend.listen`).
 
     Attributes:

@@ -156,6 +156,8 @@ def judged(run: Run, outcome: Outcome, max_payload: int) -> Outcome:
     A handler that returns in spite of a request it never looked at has done its work. One that has seen the request
     and then returns has stopped early.
     """
+    if run.reason is None and type(outcome) is Completed and not outcome.result:
+        return outcome  # most short jobs, before any question
     if run.reason is Reason.TIMEOUT:
         return timed_out(run)
     is_early = isinstance(outcome, Failed) or (isinstance(outcome, Completed) and run.was_told)

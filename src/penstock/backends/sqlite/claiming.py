@@ -3,6 +3,9 @@
 The selection is driven by the narrowest index at hand: the key, then the rarest tag, then the types, then the whole
 ready set in order. All text is put together from the fragments in this file; values are parameters. Two statements are
 quicker than one UPDATE … RETURNING, which builds a table of all it returns (9 against 13 µs a job).
+
+What is selected comes as one row, a JSON array. The interpreter's lock is given up at every step of a query and has to be
+got back: with a row a job, a claim beside a busy thread waited for that thread a thousand times.
 """
 
 from __future__ import annotations
@@ -12,23 +15,36 @@ from functools import lru_cache
 from typing import Any, Final
 
 import apsw
+import msgspec
 
 from penstock.backends._rows import FIRST_CLAIM_COLUMNS, IS_USUAL
 from penstock.backends._store import Claim
 from penstock.backends.sqlite.connection import fetch
 
-__all__ = ["FOUND_STATUS", "FOUND_TAGS", "FOUND_TYPE", "TAKE", "rarest_tag", "selection"]
+__all__ = ["FOUND_STATUS", "FOUND_TAGS", "FOUND_TYPE", "TAKE", "rarest_tag", "select_candidates"]
 
 _ORDER: Final = "ORDER BY priority, order_at, seq LIMIT :limit"
-_SELECT: Final = f"""SELECT job.seq, {IS_USUAL} AND result.seq IS NULL AND checkpoint.seq IS NULL, payload.data, job.status,
-    {", ".join(f"job.{name}" for name in FIRST_CLAIM_COLUMNS)}
+#: Payloads up to this size come with their job, in hexadecimal; larger ones are read by themselves.
+_SMALL: Final = 2_000
+_FOUND: Final = (
+    "job.seq",
+    f"{IS_USUAL} AND result.seq IS NULL AND checkpoint.seq IS NULL",
+    f"CASE WHEN length(payload.data) <= {_SMALL} THEN hex(payload.data) END",
+    "job.status",
+    *(f"job.{name}" for name in FIRST_CLAIM_COLUMNS),
+    f"length(payload.data) > {_SMALL}",
+)
+_SELECT: Final = f"""SELECT json_group_array(json_array({", ".join(f"c{n}" for n in range(len(_FOUND)))})) FROM (
+SELECT {", ".join(f"{text} AS c{n}" for n, text in enumerate(_FOUND))}
 FROM ({{candidates}}) AS candidate
 CROSS JOIN job ON job.seq = candidate.seq
 LEFT JOIN payload ON payload.seq = job.seq
 LEFT JOIN result ON result.seq = job.seq
 LEFT JOIN checkpoint ON checkpoint.seq = job.seq
-ORDER BY candidate.priority, candidate.order_at, candidate.seq"""
+ORDER BY candidate.priority, candidate.order_at, candidate.seq)"""
+_PAYLOADS: Final = "SELECT seq, data FROM payload WHERE seq IN (SELECT value FROM json_each(?))"
 # Where a selected row has them.
+_PAYLOAD: Final = 2
 FOUND_STATUS: Final = 3
 FOUND_TAGS: Final = 4 + FIRST_CLAIM_COLUMNS.index("tags")
 FOUND_TYPE: Final = 4 + FIRST_CLAIM_COLUMNS.index("type")
@@ -45,8 +61,28 @@ _OTHER_TAG: Final = (
 _FIRST_PROBE: Final = 64
 
 
-def selection(claim: Claim) -> tuple[str, dict[str, Any]]:
-    """Return the query that selects what a claim may take, and its parameters. `claim.tags` begin with the rarest."""
+def select_candidates(cursor: apsw.Cursor, claim: Claim) -> list[list[Any]]:
+    """Return what a claim may take, in order; `claim.tags` begin with the rarest.
+
+    Each is the job's insertion number, whether `first_claims` can build it, its payload, its status, and the columns of
+    `first_claims`.
+    """
+    found: list[list[Any]] = msgspec.json.decode(fetch(cursor, *_selection(claim))[0][0])
+    large = []
+    for each in found:
+        if each.pop():
+            large.append(each[0])
+        else:
+            each[_PAYLOAD] = bytes.fromhex(each[_PAYLOAD] or "")
+    if large:
+        payloads = dict(fetch(cursor, _PAYLOADS, (msgspec.json.encode(large).decode(),)))
+        for each in found:
+            if each[0] in payloads:
+                each[_PAYLOAD] = payloads[each[0]]
+    return found
+
+
+def _selection(claim: Claim) -> tuple[str, dict[str, Any]]:
     parameters: dict[str, Any] = {"limit": claim.limit}
     parameters |= {f"tag{number}": tag for number, tag in enumerate(claim.tags)}
     if claim.types is not None:

@@ -53,7 +53,7 @@ from penstock.backends.sqlite.claiming import (
     FOUND_TYPE,
     TAKE,
     rarest_tag,
-    selection,
+    select_candidates,
 )
 from penstock.backends.sqlite.connection import fetch
 from penstock.backends.sqlite.consumers import archive
@@ -532,7 +532,8 @@ class SqliteTransaction(Transaction):
         if len(claim.tags) > 1 and claim.key is None:
             first, rest = self._rarest(claim.tags, "ready_tag")
             claim = claim._replace(tags=(first, *rest))
-        found = fetch(self.cursor, *selection(claim))
+        with damage_named():
+            found = select_candidates(self.cursor, claim)
         if not found:
             return []
         self.cursor.execute(
@@ -559,7 +560,7 @@ class SqliteTransaction(Transaction):
             ]
         return jobs
 
-    def _claimed(self, found: list[tuple[Any, ...]], assignee_id: str) -> list[Job]:
+    def _claimed(self, found: list[list[Any]], assignee_id: str) -> list[Job]:
         """Return the jobs that a claim took; only those with a past are read whole."""
         with damage_named():
             first_claim = first_claims(assignee_id, self.now)
