@@ -157,7 +157,7 @@ class Queue:
             job_ids=job_ids,
             owner=owner,
         )
-        self._dispatcher.keep_alive(jobs)
+        self._dispatcher.presence.keep_alive(jobs)
         return jobs
 
     # -- submission ---------------------------------------------------------------------------------------------
