@@ -10,8 +10,7 @@ What this process commits is told by the store's listener, exactly. What other p
 look every `poll_seconds`; then the store is asked which types and tags are ready, so that of thousands of groups only
 those that may find something are dirty, and held jobs that ended elsewhere give their slots back.
 
-The process beats at a third of the store's liveness, or of the shortest visibility it holds: two beats may fail before
-anybody takes its jobs. Beats have a thread of their own, because an upkeep may take long.
+Beats (`penstock._presence`) have a thread of their own, because an upkeep may take long.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from penstock._filters import FilterIndex
+from penstock._groups import Group, Groups
+from penstock._presence import Presence, going_on
 from penstock.backends.base import Backend, Change, ClaimRequest
 from penstock.errors import BackendError, PenstockError, QueueClosedError, ReportErrors
 from penstock.job import ELIGIBLE, IN_FLIGHT, Job, JobStatus
 from penstock.lifecycle import Verb
-from penstock.overview import Intake
 from penstock.scope import shielded
 from penstock.stream import JobStream
 
@@ -45,37 +44,13 @@ STREAMS_PER_CLAIM: Final = 64
 OUTAGE_SECONDS: Final = 30.0  # streams outlive a store that says "try again" for this long
 FIRST_PAUSE: Final = 0.05
 LONGEST_PAUSE: Final = 1.0
-BEATS_PER_HOLD: Final = 3
-SHORTEST_BEAT_SECONDS: Final = 0.05  # below that, beating would be all that the store does
 UPKEEP_SECONDS: Final = 2.0
 LOOK_SECONDS: Final = 1.0  # without any hint, the store is looked at this often
 DUE_LOOK_SECONDS: Final = 0.25
 FEW_GROUPS: Final = 8
 MOST_AT_ONCE: Final = 16  # jobs of one commit that are handed out with it; more are work for the dispatcher
 THREADS: Final = 3
-TELL_SECONDS: Final = 0.25  # how long the store may not know what the streams of this process take
-MOST_INTAKES: Final = 100
-MOST_TYPES: Final = 1_000
 NOT_DELIVERED: Final = "the stream was closed before the job was delivered (cancelled)"
-
-
-class _Group:
-    """Streams with the same filter, in the order in which they are served next."""
-
-    __slots__ = ("key", "streams")
-
-    def __init__(self, key: tuple[frozenset[str], frozenset[str] | None]) -> None:
-        self.key = key
-        self.streams: dict[JobStream, None] = {}
-
-    def hungry(self) -> list[JobStream]:
-        # A copy, made in one step: the dispatcher looks without the lock, while streams come and go.
-        return [stream for stream in list(self.streams) if stream.is_open and stream.free > 0]
-
-    def put_last(self, stream: JobStream) -> None:
-        if stream in self.streams:
-            del self.streams[stream]
-            self.streams[stream] = None
 
 
 class Dispatcher:
@@ -88,14 +63,11 @@ class Dispatcher:
         self.lock = threading.RLock()
         self._work = threading.Condition(self.lock)
         self._rest = threading.Condition(self.lock)
-        self._groups: dict[tuple[frozenset[str], frozenset[str] | None], _Group] = {}
-        self._index: FilterIndex[_Group] = FilterIndex()
-        self._dirty: dict[_Group, None] = {}
-        self._holders: dict[str, JobStream] = {}
+        self._groups = Groups()
+        self._dirty: dict[Group, None] = {}
+        self._holders = self._groups.holders
         self._early: set[tuple[str, int]] = set()
-        #: Attempt and seconds of visibility of held jobs whose visibility is shorter than the store's liveness.
-        self._short: dict[str, tuple[int, float]] = {}
-        self._tempo = threading.Condition(self.lock)
+        self.presence = Presence(backend, self.lock, self._groups)
         self._claiming = False
         #: The streams of the claim that is under way at the store.
         self._claimed_for: frozenset[JobStream] = frozenset()
@@ -103,22 +75,10 @@ class Dispatcher:
         self._threads: list[threading.Thread] = []
         self._stop = threading.Event()
         self._stopping = False
-        self._owner: str | None = None
-        #: Whether the store may hold claims for us under this name that we never got.
-        self._is_doubted = False
-        #: Earlier names of that kind, and the jobs for whose sake each still beats.
-        self._doubted: dict[str, set[str]] = {}
-        self._holds_by_hand = False
-        #: Types that were claimed by hand.
-        self._pulled: set[str] = set()
-        #: Whether streams have come, gone or changed since the store was told what they take.
-        self._is_untold = False
-        self._beaten = (0.0, 0.0)
-        self._beating = threading.Lock()
         self._unlisten: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] | None = None
         self._unserve: Callable[[], None] | None = None
-        self._offered: list[tuple[_Group, JobStream, int]] = []
+        self._offered: list[tuple[Group, JobStream, int]] = []
         self._orphans: list[Job] = []
         self._hinted = False
         self._is_due_unknown = True
@@ -141,21 +101,16 @@ class Dispatcher:
                 raise QueueClosedError
             stream = JobStream(self, assignee_id, tags, capacity, types)
             self._start()
-            group = self._groups.get(stream.filter)
-            if group is None:
-                group = self._groups[stream.filter] = _Group(stream.filter)
-                self._index.add(group, *stream.filter)
-            group.streams[stream] = None
-            self._mark(group)
-            self._intakes_changed()
+            self._mark(self._groups.join(stream))
+            self.presence.intakes_changed()
         return stream
 
     def resize(self, stream: JobStream, capacity: int) -> None:
         """Change a stream's capacity and serve it if that has made room."""
         with self.lock:
             stream.max_assigned_jobs = capacity
-            self._intakes_changed()
-            group = self._groups.get(stream.filter)
+            self.presence.intakes_changed()
+            group = self._groups.find(stream)
             if group is not None and stream.free > 0:
                 self._mark(group)
 
@@ -166,24 +121,8 @@ class Dispatcher:
             if self._stopping:
                 raise QueueClosedError
             self._start()
-            self._holds_by_hand = True
-            fresh = set(types or ()) - self._pulled
-            if fresh and len(self._pulled) < MOST_TYPES:
-                self._pulled |= fresh
-                self._intakes_changed()
-        return self._living_name()
-
-    def keep_alive(self, jobs: Sequence[Job]) -> None:
-        """Beat often enough for jobs that this process holds from now on."""
-        short = {
-            job.id: (job.attempt, visibility.total_seconds())
-            for job in jobs
-            if (visibility := job.timeouts.visibility) is not None and visibility < self._backend.liveness
-        }
-        if short:
-            with self.lock:
-                self._short |= short
-                self._tempo.notify_all()
+            self.presence.hold_by_hand(types)
+        return self.presence.living_name()
 
     def end(self, *streams: JobStream, error: BaseException | None = None) -> None:
         """Close streams and give back what their consumers have not taken, before returning."""
@@ -196,10 +135,14 @@ class Dispatcher:
             for stream in closing:
                 self._ending.add(stream)
                 untaken += stream.shut(error)
-                self._leave(stream)
+                group = self._groups.leave(stream)
+                if group is not None:
+                    self._dirty.pop(group, None)
+            if closing:
+                self.presence.intakes_changed()
             for job in untaken:
                 self._holders.pop(job.id, None)
-                self._short.pop(job.id, None)
+                self.presence.release(job.id)
         try:
             with self.lock:
                 # What a claim under way brings for them is given back by the dispatcher; no later one is for them.
@@ -231,9 +174,9 @@ class Dispatcher:
         self._after_fork()
         with self.lock:
             self._stopping = True
-            streams = [stream for group in self._groups.values() for stream in group.streams]
+            streams = self._groups.streams()
         with contextlib.ExitStack() as steps:  # from the last to the first
-            steps.callback(self._close_owner)
+            steps.callback(self.presence.close)
             for step in (self._unlisten, self._unwatch, self._unserve):
                 if step is not None:
                     steps.callback(step)
@@ -244,30 +187,11 @@ class Dispatcher:
         self._stop.set()
         with self.lock:
             self._work.notify_all()
-            self._tempo.notify_all()
+            self.presence.wake()
             threads = list(self._threads)
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join()
-
-    def _close_owner(self) -> None:
-        for owner in (*self._doubted, self._owner):
-            if owner is not None:
-                with contextlib.suppress(PenstockError), shielded():
-                    self._backend.close_owner(owner)
-
-    def _leave(self, stream: JobStream) -> None:
-        group = self._groups.get(stream.filter)
-        if group is None:
-            return
-        group.streams.pop(stream, None)
-        self._intakes_changed()
-        for job_id in (*stream.held, *stream.lost):
-            self._holders.pop(job_id, None)
-        if not group.streams:
-            del self._groups[stream.filter]
-            self._index.remove(group)
-            self._dirty.pop(group, None)
 
     def _start(self) -> None:
         """Begin to hold jobs, if that has not happened yet: wholly or not at all."""
@@ -287,7 +211,7 @@ class Dispatcher:
             undo.callback(gate.set)
             for name, target in (
                 ("dispatch", self._dispatch),
-                ("beat", self._keep_beating),
+                ("beat", lambda: self.presence.keep_beating(self._stop)),
                 ("upkeep", self._keep_up),
             ):
                 # Until the gate opens they touch nothing, so that they can be dropped.
@@ -297,7 +221,7 @@ class Dispatcher:
                 thread.start()
                 threads.append(thread)
             undo.pop_all()
-        self._owner, self._beaten = owner, _clocks()
+        self.presence.begin(owner)
         self._unlisten, self._unwatch, self._unserve = unlisten, unwatch, unserve
         self._threads = threads
         gate.set()
@@ -320,7 +244,7 @@ class Dispatcher:
                 if change.from_status in IN_FLIGHT and change.status not in IN_FLIGHT:
                     self._free(change.job_id, change.attempt, change.verb, change.status)
             for type_, tags in kinds:
-                for group in self._index.matching(type_, tags):
+                for group in self._groups.matching(type_, tags):
                     self._mark(group)
 
     def wants(self, type: str, tags: Sequence[str]) -> bool:
@@ -329,7 +253,7 @@ class Dispatcher:
             return False
         try:
             is_busy = self._claiming or self._dirty or self._offered or self._stopping
-            return not is_busy and any(group.hungry() for group in self._index.matching(type, tags))
+            return not is_busy and any(group.hungry() for group in self._groups.matching(type, tags))
         finally:
             self.lock.release()
 
@@ -340,12 +264,12 @@ class Dispatcher:
             return ()
         try:
             # One offer at a time, also where several transactions are.
-            is_busy = self._claiming or self._dirty or self._offered or self._is_doubted
-            if is_busy or self._stopping or self._needs_beat():
+            is_busy = self._claiming or self._dirty or self._offered or self.presence.is_doubted
+            if is_busy or self._stopping or self.presence.needs_beat():
                 return ()
-            wanted: Counter[_Group] = Counter()
+            wanted: Counter[Group] = Counter()
             for change in news:
-                wanted.update(itertools.islice(self._index.matching(change.type, change.tags), 1))
+                wanted.update(itertools.islice(self._groups.matching(change.type, change.tags), 1))
             self._offered = [
                 (group, stream, min(stream.free, count))
                 for group, count in wanted.items()
@@ -353,7 +277,7 @@ class Dispatcher:
             ]
             for _, stream, count in self._offered:
                 stream.reserved += count
-            return [self._request(stream, count, self._owner) for _, stream, count in self._offered]
+            return [self._request(stream, count, self.presence.owner) for _, stream, count in self._offered]
         finally:
             self.lock.release()
 
@@ -374,19 +298,13 @@ class Dispatcher:
                 self._work.notify_all()
 
     def doubt(self) -> None:
-        """Learn that nobody can say whether a claim was committed.
-
-        If it was, jobs are held by a process that does not know of them and would never let them go. So this process
-        takes another name, and the old one beats only until the jobs that are known to be held under it have ended;
-        then the store takes the others back. What was claimed by hand cannot be told from them: then nothing is done.
-        """
+        """Learn that nobody can say whether a claim was committed; see `Presence.doubt`."""
         with self.lock:
             offered, self._offered = self._offered, []
             for _, stream, count in offered:
                 stream.reserved -= count
-            if not self._holds_by_hand:
-                self._is_doubted = True
-                for group in self._groups.values():
+            if self.presence.doubt():
+                for group in self._groups:
                     self._mark(group)  # whoever claims next takes the new name
 
     def _hint(self) -> None:
@@ -399,7 +317,7 @@ class Dispatcher:
         """Give back lost slots of an assignee, or of all."""
         self._after_fork()
         with self.lock:
-            for group in self._groups.values():
+            for group in self._groups:
                 for stream in group.streams:
                     if stream.lost and assignee_id in (None, stream.assignee_id):
                         for job_id in stream.lost:
@@ -409,10 +327,7 @@ class Dispatcher:
 
     def _free(self, job_id: str, attempt: int, verb: str, status: str) -> None:
         """Learn that an attempt, and with it every earlier one, is over."""
-        for kept in self._doubted.values():
-            kept.discard(job_id)
-        if job_id in self._short and self._short[job_id][0] <= attempt:
-            del self._short[job_id]
+        self.presence.end_attempt(job_id, attempt)
         stream = self._holders.get(job_id)
         if stream is None:
             if self._claiming:
@@ -426,11 +341,11 @@ class Dispatcher:
             stream.lost[job_id] = held
             return
         self._holders.pop(job_id, None)
-        group = self._groups.get(stream.filter)
+        group = self._groups.find(stream)
         if group is not None:
             self._mark(group)
 
-    def _mark(self, group: _Group) -> None:
+    def _mark(self, group: Group) -> None:
         if not self._dirty:
             self._work.notify_all()
         self._dirty[group] = None
@@ -448,7 +363,7 @@ class Dispatcher:
                 is_due_unknown, self._is_due_unknown = self._is_due_unknown, False
                 # A few groups find out what others did by claiming, at once: no question comes before the job.
                 is_sought = hinted and len(self._groups) <= FEW_GROUPS
-                dirty = list(self._groups.values() if is_sought else self._dirty)
+                dirty = list(self._groups if is_sought else self._dirty)
             try:
                 self._return_orphans()
                 if dirty:
@@ -495,7 +410,7 @@ class Dispatcher:
         if due is not None and due <= 0:
             with self.lock:
                 # Any claim moves them all into the ready set, and we are told which groups that concerns.
-                group = next((each for each in self._groups.values() if each.hungry()), None)
+                group = next((each for each in self._groups if each.hungry()), None)
                 if group is not None:
                     self._mark(group)
             return self._backend.poll_seconds
@@ -508,13 +423,7 @@ class Dispatcher:
             is_sought: whether a claim for all streams has just looked for such jobs.
         """
         with self.lock:
-            held = {
-                job_id: attempt
-                for group in self._groups.values()
-                for stream in group.streams
-                for job_id, attempt in stream.held.items()
-            }
-            held |= {job_id: attempt for job_id, (attempt, _) in self._short.items() if job_id not in held}
+            held = self.presence.short_holds() | self._groups.held()
         gone = self._retry(lambda: self._backend.released(held)) if held else {}
         is_asking = not is_sought and len(self._groups) > FEW_GROUPS
         ready = self._retry(self._backend.ready_filters) if is_asking else None
@@ -524,10 +433,10 @@ class Dispatcher:
                 self._free(job_id, held[job_id], verb, status)
             if is_sought:
                 return
-            for group in self._groups.values() if ready is None else self._index.matching_any(*ready):
+            for group in self._groups if ready is None else self._groups.matching_any(*ready):
                 self._mark(group)
 
-    def _serve(self, dirty: list[_Group]) -> None:
+    def _serve(self, dirty: list[Group]) -> None:
         """Claim for dirty groups: once for every stream, or until a group is full or has found nothing more.
 
         Those that are emptied as fast as they are filled come again, after all others had their turn.
@@ -543,7 +452,7 @@ class Dispatcher:
                 round_ = [(group, stream) for group in dirty for stream in group.hungry()[:width]]
                 if not round_:
                     return
-                emptied: set[_Group] = set()
+                emptied: set[Group] = set()
                 for start in range(0, len(round_), STREAMS_PER_CLAIM):
                     emptied |= self._claim(round_[start : start + STREAMS_PER_CLAIM])
                 dirty = [group for group in dirty if group not in emptied and group.hungry()]
@@ -557,17 +466,17 @@ class Dispatcher:
                 self._early.clear()
                 self._rest.notify_all()
 
-    def _claim(self, wishes: list[tuple[_Group, JobStream]]) -> set[_Group]:
+    def _claim(self, wishes: list[tuple[Group, JobStream]]) -> set[Group]:
         """Claim for some streams in one transaction; return the groups for which nothing is left."""
         return self._retry(lambda: self._claim_once(wishes))
 
-    def _claim_once(self, wishes: list[tuple[_Group, JobStream]]) -> set[_Group]:
-        owner = self._living_name()
+    def _claim_once(self, wishes: list[tuple[Group, JobStream]]) -> set[Group]:
+        owner = self.presence.living_name()
         with self.lock:
             wishes = [(group, stream) for group, stream in wishes if stream.is_open and stream.free > 0]
             requests = [self._request(stream, stream.free, owner) for _, stream in wishes]
             self._claimed_for = frozenset(stream for _, stream in wishes)
-        emptied: set[_Group] = set()
+        emptied: set[Group] = set()
         orphans: list[Job] = []
         try:
             found = self._claim_for(requests) if requests else []
@@ -602,14 +511,14 @@ class Dispatcher:
             assignee_id=stream.assignee_id, tags=stream.tags, limit=limit, types=stream.types, owner=owner
         )
 
-    def _push(self, group: _Group, stream: JobStream, jobs: Sequence[Job]) -> None:
+    def _push(self, group: Group, stream: JobStream, jobs: Sequence[Job]) -> None:
         """Hand jobs to an open stream."""
         if not jobs:
             return
         for job in jobs:
             self._holders[job.id] = stream
         stream.push(jobs)
-        self.keep_alive(jobs)
+        self.presence.keep_alive(jobs)
         for job in jobs:
             if (job.id, job.attempt) in self._early:  # somebody reported it before we knew we had it
                 stream.held.pop(job.id, None)
@@ -648,7 +557,7 @@ class Dispatcher:
         if self._stop.is_set():
             return
         with self.lock:
-            streams = [stream for group in self._groups.values() for stream in group.streams]
+            streams = self._groups.streams()
         with contextlib.suppress(PenstockError):
             self.end(*streams, error=error)
 
@@ -657,136 +566,10 @@ class Dispatcher:
     def _keep_up(self) -> None:
         """Do the store's upkeep when it is this process's turn."""
         while not self._stop.wait(UPKEEP_SECONDS):
-            with _going_on("upkeep"):
+            with going_on("upkeep"):
                 if self._backend.take_upkeep(timedelta(seconds=UPKEEP_SECONDS)):
                     self._backend.maintain()
                     self._after_commits()
-
-    def _keep_beating(self) -> None:
-        """Say that this process lives, as often as the jobs it holds need it."""
-        tried = time.monotonic()
-        while True:
-            with self.lock:
-                while not self._stop.is_set():
-                    pause = self._beat_seconds()
-                    left = tried + (min(pause, TELL_SECONDS) if self._is_untold else pause) - time.monotonic()
-                    if left <= 0:
-                        break
-                    self._tempo.wait(left)
-                if self._stop.is_set():
-                    return
-            tried = time.monotonic()
-            with _going_on("the beat"):
-                self._beat()
-
-    def _beat(self) -> None:
-        with self._beating:
-            now = _clocks()
-            if self._owner is not None and not self._beat_as(self._owner):
-                logger.warning(
-                    "this process was taken for dead and lost its jobs; it goes on under a new name"
-                )
-                self._owner = self._backend.open_owner()
-                self._intakes_changed()
-            self._beaten = now
-            for owner, kept in list(self._doubted.items()):
-                if kept:
-                    self._backend.beat_owner(owner)
-                else:
-                    self._backend.close_owner(owner)
-                    with self.lock:
-                        del self._doubted[owner]
-
-    def _beat_as(self, owner: str) -> bool:
-        """Say that this process lives and, if that is news, what its streams take."""
-        with self.lock:
-            news = self._intakes() if self._is_untold else None
-            self._is_untold = False
-        if news is None:
-            return self._backend.beat_owner(owner)
-        try:
-            return self._backend.beat_owner(owner, intakes=news)
-        except BaseException:
-            self._is_untold = True
-            raise
-
-    def _intakes_changed(self) -> None:
-        with self.lock:
-            self._is_untold = True
-            self._tempo.notify_all()
-
-    def _intakes(self) -> list[Intake]:
-        """Return what this process takes, one entry for the streams of one filter."""
-        found = [
-            Intake(
-                types=None if types is None else tuple(sorted(types)),
-                tags=tuple(sorted(tags)),
-                slots=sum(stream.max_assigned_jobs for stream in group.streams),
-            )
-            for (tags, types), group in self._groups.items()
-        ]
-        if self._pulled:
-            found.append(Intake(types=tuple(sorted(self._pulled))))
-        return found if len(found) <= MOST_INTAKES else [_merged(found)]
-
-    def _rename(self) -> None:
-        """Claim under a new name from now on; see `doubt`."""
-        with self._beating:
-            owner = self._backend.open_owner()
-            with self.lock:
-                if self._owner is not None:
-                    self._doubted[self._owner] = {
-                        job_id for stream in self._holders.values() for job_id in stream.held
-                    }
-                self._owner, self._is_doubted, self._beaten = owner, False, _clocks()
-                self._is_untold = True
-        logger.warning("the outcome of a claim is unknown; this process goes on under a new name")
-        self._beat()
-
-    def _living_name(self) -> str:
-        """Return the name under which this process claims, after making sure that nobody has given it up.
-
-        A process that was frozen wakes up in the middle of anything. What it claimed under a name that is gone would
-        be taken from it at once.
-        """
-        if self._is_doubted:
-            self._rename()
-        elif self._needs_beat():
-            self._beat()
-        return self._owner or ""
-
-    def _needs_beat(self) -> bool:
-        most = self._backend.liveness.total_seconds() * 2 / 3
-        return any(now - then > most for now, then in zip(_clocks(), self._beaten, strict=True))
-
-    def _beat_seconds(self) -> float:
-        shortest = min(
-            (visibility for _, visibility in self._short.values()),
-            default=self._backend.liveness.total_seconds(),
-        )
-        return max(SHORTEST_BEAT_SECONDS, shortest / BEATS_PER_HOLD)
-
-
-def _merged(intakes: Sequence[Intake]) -> Intake:
-    """Return very many filters as one that lets through at least as much."""
-    types = {each for intake in intakes for each in intake.types or ()}
-    is_any = any(intake.types is None for intake in intakes) or len(types) > MOST_TYPES
-    return Intake(
-        types=None if is_any else tuple(sorted(types)), slots=sum(intake.slots for intake in intakes)
-    )
-
-
-@contextlib.contextmanager
-def _going_on(what: str) -> Iterator[None]:
-    """Log what fails and is tried again."""
-    try:
-        yield
-    except QueueClosedError:
-        pass  # the thread is told to stop in a moment
-    except PenstockError as error:
-        logger.warning("%s failed and is tried again: %s", what, error)
-    except Exception:
-        logger.exception("%s failed and is tried again", what)
 
 
 def _gated(gate: threading.Event, published: list[threading.Thread], run: Callable[[], None]) -> None:
@@ -794,8 +577,3 @@ def _gated(gate: threading.Event, published: list[threading.Thread], run: Callab
     gate.wait()
     if len(published) == THREADS:
         run()
-
-
-def _clocks() -> tuple[float, float]:
-    """Return the clocks of which one goes on while a process, or its machine, sleeps."""
-    return time.monotonic(), time.time()

@@ -7,63 +7,31 @@ slots they free.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, Self, TypedDict, TypeVar, Unpack
-
-import msgspec
+from typing import Any, Self, Unpack
 
 from penstock._dispatcher import Dispatcher
-from penstock._emitter import Emitter
+from penstock._draining import DrainWatch
 from penstock._json import encode_json
+from penstock._requests import SpawnOptions, labels, stored_jobs
 from penstock._tracing import is_on, send
-from penstock.backends.base import UNSET, Backend, Failure, UnsetType
-from penstock.errors import InvalidArgumentError, PenstockError, QueueClosedError, shown
-from penstock.events import Event, EventBus, EventKind, run_to_end
+from penstock._verbs import StoreVerbs
+from penstock.backends.base import UNSET, Backend, UnsetType
+from penstock.errors import InvalidArgumentError, shown
+from penstock.events import Event, EventBus, EventKind
 from penstock.flow import Flow, flatten
-from penstock.job import Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority, distinct
-from penstock.overview import Overview
-from penstock.policy import (
-    DEFAULT_RETRY,
-    DEFAULT_TIMEOUTS,
-    FailureCategory,
-    RetryPolicy,
-    Timeouts,
-    duration,
-)
-from penstock.scope import checkpoint, shielded
+from penstock.job import Job, Key, Priority
+from penstock.policy import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, duration
+from penstock.scope import checkpoint
 from penstock.stream import JobStream, check_stream
 
-__all__ = ["Queue", "SpawnOptions", "labels", "stored_jobs"]
-
-logger = logging.getLogger("penstock")
-T = TypeVar("T")
-
-DRAIN_LOOK_SECONDS: Final = 0.1
+__all__ = ["Queue"]
 
 
-class SpawnOptions(TypedDict, total=False):
-    """The arguments that `Queue.spawn` has in common with `Queue.submit`."""
-
-    tags: Sequence[str] | Mapping[str, str]
-    priority: Priority | int
-    key: Key | str | Sequence[str] | None
-    run_at: datetime | None
-    delay: timedelta | float | None
-    after: Sequence[str]
-    after_any: Sequence[str]
-    retry: RetryPolicy | UnsetType | None
-    timeouts: Timeouts | UnsetType
-    idempotency_key: str | None
-    correlation_id: str | None
-    callback_url: str | None
-    held: bool
-
-
-class Queue:
+class Queue(StoreVerbs):
     """A durable queue over a store. Thread-safe. A queue with open streams maintains itself in the background.
 
     `penstock.connect(…)` makes one. A context manager that closes it.
@@ -80,13 +48,10 @@ class Queue:
             raise InvalidArgumentError(
                 f"backend must be a Backend, got {shown(backend)}", field="backend", value=backend
             )
-        self.backend = backend
-        self._bus = EventBus()
-        self._emitter = Emitter(backend, self._bus)
+        super().__init__(backend)
         self._dispatcher = Dispatcher(backend, self._emitter.tell)
         self._lock = threading.Lock()
-        self._closed = False
-        self._drain_watch: threading.Event | None = None
+        self._drain_watch = DrainWatch()
         self._is_joined = False
 
     def __repr__(self) -> str:
@@ -157,7 +122,7 @@ class Queue:
             job_ids=job_ids,
             owner=owner,
         )
-        self._dispatcher.keep_alive(jobs)
+        self._dispatcher.presence.keep_alive(jobs)
         return jobs
 
     # -- submission ---------------------------------------------------------------------------------------------
@@ -358,123 +323,7 @@ class Queue:
         joined._is_joined = True
         return joined
 
-    # -- reports ------------------------------------------------------------------------------------------------
-
-    def complete_job(self, job_id: str, result: bytes | None = None, *, attempt: int | None = None) -> None:
-        """See `Backend.complete_job`."""
-        self._run(self.backend.complete_job, job_id, result, attempt=attempt)
-
-    def complete_jobs(
-        self, results: Mapping[str, bytes | None], *, attempts: Mapping[str, int] | None = None
-    ) -> None:
-        """See `Backend.complete_jobs`."""
-        self._run(self.backend.complete_jobs, results, attempts=attempts)
-
-    def fail_job(
-        self,
-        job_id: str,
-        error_message: str,
-        *,
-        attempt: int | None = None,
-        category: FailureCategory = FailureCategory.TEMPORARY,
-        code: str | None = None,
-        retry_after: timedelta | float | None = None,
-    ) -> None:
-        """See `Backend.fail_job`."""
-        self._run(
-            self.backend.fail_job,
-            job_id,
-            error_message,
-            attempt=attempt,
-            category=category,
-            code=code,
-            retry_after=retry_after,
-        )
-
-    def fail_jobs(
-        self,
-        failures: Mapping[str, str | Failure],
-        *,
-        attempts: Mapping[str, int] | None = None,
-        category: FailureCategory = FailureCategory.TEMPORARY,
-        code: str | None = None,
-        retry_after: timedelta | float | None = None,
-    ) -> None:
-        """See `Backend.fail_jobs`."""
-        self._run(
-            self.backend.fail_jobs,
-            failures,
-            attempts=attempts,
-            category=category,
-            code=code,
-            retry_after=retry_after,
-        )
-
-    def stop_job(self, job_id: str, error_message: str = "", *, attempt: int | None = None) -> None:
-        """See `Backend.stop_job`."""
-        self._run(self.backend.stop_job, job_id, error_message, attempt=attempt)
-
-    def stop_jobs(self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None) -> None:
-        """See `Backend.stop_jobs`."""
-        self._run(self.backend.stop_jobs, messages, attempts=attempts)
-
-    def stop_job_with_retry(self, job_id: str, error_message: str, *, attempt: int | None = None) -> None:
-        """See `Backend.stop_job_with_retry`."""
-        self._run(self.backend.stop_job_with_retry, job_id, error_message, attempt=attempt)
-
-    def stop_jobs_with_retry(
-        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
-    ) -> None:
-        """See `Backend.stop_jobs_with_retry`."""
-        self._run(self.backend.stop_jobs_with_retry, messages, attempts=attempts)
-
-    def mark_job_unknown_stopped(
-        self, job_id: str, error_message: str, *, attempt: int | None = None
-    ) -> None:
-        """See `Backend.mark_job_unknown_stopped`."""
-        self._run(self.backend.mark_job_unknown_stopped, job_id, error_message, attempt=attempt)
-
-    def mark_jobs_unknown_stopped(
-        self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None
-    ) -> None:
-        """See `Backend.mark_jobs_unknown_stopped`."""
-        self._run(self.backend.mark_jobs_unknown_stopped, messages, attempts=attempts)
-
-    def update_job_status(
-        self,
-        job_id: str,
-        status: JobStatus,
-        result: bytes | None = None,
-        error_message: str = "",
-        *,
-        attempt: int | None = None,
-    ) -> None:
-        """See `Backend.update_job_status`."""
-        self._run(self.backend.update_job_status, job_id, status, result, error_message, attempt=attempt)
-
-    def release_jobs(self, messages: Mapping[str, str], *, attempts: Mapping[str, int] | None = None) -> None:
-        """See `Backend.release_jobs`."""
-        self._run(self.backend.release_jobs, messages, attempts=attempts)
-
-    # -- cancellation and holders -------------------------------------------------------------------------------
-
-    def cancel_jobs(
-        self, tags: Sequence[str] = (), job_ids: Sequence[str] = (), *, waiting_only: bool = False
-    ) -> tuple[list[str], list[str]]:
-        """See `Backend.cancel_jobs`."""
-        return self._run(self.backend.cancel_jobs, tags, job_ids, waiting_only=waiting_only)
-
-    def acknowledge_cancellation(
-        self, job_id: str, was_executing: bool, *, attempt: int | None = None
-    ) -> None:
-        """See `Backend.acknowledge_cancellation`. With `was_executing=False` the stream's slot stays taken."""
-        self._run(self.backend.acknowledge_cancellation, job_id, was_executing, attempt=attempt)
-
-    def acknowledge_cancellations(
-        self, executing: Mapping[str, bool], *, attempts: Mapping[str, int] | None = None
-    ) -> None:
-        """See `Backend.acknowledge_cancellations`."""
-        self._run(self.backend.acknowledge_cancellations, executing, attempts=attempts)
+    # -- holders that lost their jobs -------------------------------------------------------------------------------
 
     def mark_worker_unresponsive(self, assignee_id: str) -> None:
         """See `Backend.mark_worker_unresponsive`. Frees all slots of its streams."""
@@ -485,109 +334,6 @@ class Queue:
         """See `Backend.reset_running_jobs`. Frees all slots of all streams."""
         self._run(self.backend.reset_running_jobs)
         self._dispatcher.restore_lost(None)
-
-    def heartbeat(self, assignee_id: str, *, jobs: Mapping[str, int] | None = None) -> int:
-        """See `Backend.heartbeat`."""
-        return self._run(self.backend.heartbeat, assignee_id, jobs=jobs)
-
-    def restart_job(self, job_id: str, assignee_id: str) -> Job:
-        """See `Backend.restart_job`."""
-        return self._run(self.backend.restart_job, job_id, assignee_id)
-
-    # -- while running, changing, repeating ---------------------------------------------------------------------
-
-    def save_progress(
-        self, job_id: str, percent: int, description: str | None = None, *, attempt: int | None = None
-    ) -> None:
-        """See `Backend.save_progress`."""
-        self._run(self.backend.save_progress, job_id, percent, description, attempt=attempt)
-
-    def save_checkpoint(self, job_id: str, data: bytes, *, attempt: int | None = None) -> None:
-        """See `Backend.save_checkpoint`."""
-        self._run(self.backend.save_checkpoint, job_id, data, attempt=attempt)
-
-    def save_output(self, job_id: str, output: str, *, attempt: int | None = None) -> None:
-        """See `Backend.save_output`."""
-        self._run(self.backend.save_output, job_id, output, attempt=attempt)
-
-    def get_output(self, job_id: str) -> str:
-        """See `Backend.get_output`."""
-        return self._run(self.backend.get_output, job_id)
-
-    def update_job(
-        self,
-        job_id: str,
-        *,
-        priority: Priority | int | UnsetType = UNSET,
-        tags: Sequence[str] | UnsetType = UNSET,
-        correlation_id: str | UnsetType | None = UNSET,
-        callback_url: str | UnsetType | None = UNSET,
-    ) -> None:
-        """See `Backend.update_job`."""
-        self._run(
-            self.backend.update_job,
-            job_id,
-            priority=priority,
-            tags=tags,
-            correlation_id=correlation_id,
-            callback_url=callback_url,
-        )
-
-    def redrive_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> list[str]:
-        """See `Backend.redrive_jobs`."""
-        return self._run(self.backend.redrive_jobs, tags, job_ids)
-
-    # -- reading and upkeep -------------------------------------------------------------------------------------
-
-    def get_job(self, job_id: str) -> Job:
-        """See `Backend.get_job`."""
-        return self._run(self.backend.get_job, job_id)
-
-    def get_jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
-        """See `Backend.get_jobs`."""
-        return self._run(self.backend.get_jobs, job_ids)
-
-    def get_job_stats(self, tags: Sequence[str] = ()) -> JobStats:
-        """See `Backend.get_job_stats`."""
-        return self._run(self.backend.get_job_stats, tags)
-
-    def overview(self) -> Overview:
-        """See `Backend.overview`."""
-        return self._run(self.backend.overview)
-
-    def list_jobs(
-        self,
-        *,
-        status: JobStatus | None = None,
-        type: str | None = None,
-        tags: Sequence[str] = (),
-        after: str | None = None,
-        limit: int = 100,
-    ) -> list[Job]:
-        """See `Backend.list_jobs`."""
-        return self._run(
-            self.backend.list_jobs, status=status, type=type, tags=tags, after=after, limit=limit
-        )
-
-    def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
-        """See `Backend.read_journal`."""
-        return self._run(self.backend.read_journal, after, limit)
-
-    def job_history(self, job_id: str, limit: int = 1000) -> list[JournalEntry]:
-        """See `Backend.job_history`."""
-        return self._run(self.backend.job_history, job_id, limit)
-
-    def maintain(self) -> Maintenance:
-        """See `Backend.maintain`."""
-        return self._run(self.backend.maintain)
-
-    def cleanup_expired_jobs(self, ttl: timedelta) -> int:
-        """See `Backend.cleanup_expired_jobs`."""
-        return self._run(self.backend.cleanup_expired_jobs, ttl)
-
-    def delete_jobs(self, tags: Sequence[str] = (), job_ids: Sequence[str] = ()) -> int:
-        """See `Backend.delete_jobs`."""
-        return self._run(self.backend.delete_jobs, tags, job_ids)
 
     # -- blocking -----------------------------------------------------------------------------------------------
 
@@ -604,7 +350,7 @@ class Queue:
             )
         self.set_blocked(True)
         if on_drained is not None:
-            self._watch_drain(on_drained)
+            self._drain_watch.start(self.is_drained, on_drained)
 
     def unblock(self) -> None:
         """Accept new jobs again."""
@@ -614,7 +360,7 @@ class Queue:
         """See `Backend.set_blocked`; `block` and `unblock` are its two sides."""
         self._run(self.backend.set_blocked, blocked)
         if not blocked:
-            self._drop_drain_watch()
+            self._drain_watch.drop()
         self._tell_queue_event(EventKind.QUEUE_BLOCKED if blocked else EventKind.QUEUE_UNBLOCKED)
 
     def is_blocked(self) -> bool:
@@ -625,29 +371,6 @@ class Queue:
         """Whether nothing waits and nothing runs."""
         stats = self._run(self.backend.get_job_stats)
         return stats.total_jobs == stats.completed_jobs + stats.stopped_jobs
-
-    def _watch_drain(self, on_drained: Callable[[], object]) -> None:
-        self._drop_drain_watch()
-        if self.is_drained():
-            run_to_end(on_drained())
-            return
-        dropped = self._drain_watch = threading.Event()
-
-        def watch() -> None:
-            while not dropped.wait(DRAIN_LOOK_SECONDS):
-                with contextlib.suppress(PenstockError):
-                    if self.is_drained():
-                        if not dropped.is_set():
-                            dropped.set()
-                            _call(on_drained)
-                        return
-
-        threading.Thread(target=watch, name="penstock-drain", daemon=True).start()
-
-    def _drop_drain_watch(self) -> None:
-        watch, self._drain_watch = self._drain_watch, None
-        if watch is not None:
-            watch.set()
 
     def _tell_queue_event(self, kind: EventKind) -> None:
         self._emitter.add(Event(kind=kind, at=self.backend.now()))
@@ -661,7 +384,7 @@ class Queue:
             if self._closed:
                 return
             self._closed = True
-        self._drop_drain_watch()
+        self._drain_watch.drop()
         self._emitter.close()
         with contextlib.ExitStack() as steps:  # from the last to the first; each is taken, whichever fails
             steps.callback(self.backend.close)
@@ -676,60 +399,6 @@ class Queue:
     ) -> None:
         self.close()
 
-    # -- shared -------------------------------------------------------------------------------------------------
-
-    def _run(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call a verb of the store and tell what it did."""
-        self._check_open()
-        try:
-            return verb(*args, **kwargs)
-        finally:
-            self._emitter.tell()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise QueueClosedError("the queue is closed; open a new one")
-        self._emitter.attend()  # in a child of a fork, nobody listens yet
-
-
-def stored_jobs(backend: Backend, requests: Sequence[Job], ids: Sequence[str]) -> list[Job]:
-    """Return jobs that were just stored under these ids, as they are now.
-
-    They are stored: whoever is told otherwise would submit them again. So no scope ends this, and if the store cannot
-    answer, or somebody has deleted a job since, the request itself is the answer.
-    """
-    found: dict[str, Job] = {}
-    try:
-        with shielded():
-            found = backend.get_jobs(ids)
-    except PenstockError as error:
-        logger.warning("jobs were stored, but could not be read: %s", error)
-    return [
-        found.get(job_id) or msgspec.structs.replace(request, id=job_id)
-        for request, job_id in zip(requests, ids, strict=True)
-    ]
-
 
 def _same(ids: list[str]) -> list[str]:
     return ids
-
-
-def _call(on_drained: Callable[[], object]) -> None:
-    try:
-        run_to_end(on_drained())
-    except Exception:  # nobody is there to catch it
-        logger.exception("the callback of a drained queue failed")
-
-
-def labels(tags: Sequence[str] | Mapping[str, str]) -> tuple[str, ...]:
-    """Return tags as they are stored; a mapping becomes "key=value" labels."""
-    if not isinstance(tags, Mapping):
-        return distinct("tags", tags)
-    found = []
-    for name, value in tags.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidArgumentError(
-                f"tags must map strings to strings, got {shown((name, value))}", field="tags", value=name
-            )
-        found.append(f"{name.replace(chr(92), chr(92) * 2).replace('=', chr(92) + '=')}={value}")
-    return tuple(found)

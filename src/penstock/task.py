@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeV
 import msgspec
 
 from penstock._client import JoinedClient
+from penstock._requests import labels
 from penstock._signature import Signature
 from penstock.backends.base import UNSET, UnsetType
 from penstock.context import JobContext
@@ -18,7 +19,7 @@ from penstock.errors import InvalidArgumentError, shown
 from penstock.handle import JobHandle
 from penstock.job import Job, Key, Priority
 from penstock.policy import DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, duration
-from penstock.queue import Queue, labels
+from penstock.queue import Queue
 
 if TYPE_CHECKING:
     from penstock._client import Submitter

@@ -180,7 +180,7 @@ def test_an_outcome_that_nobody_can_tell_is_said_to_be_unknown(through, relay, m
     """Q55: never a guess."""
     open_store()
     backend = through(timeout=2.0)
-    monkeypatch.setattr("penstock.backends.postgres.store._RESOLVE_SECONDS", 0.5)
+    monkeypatch.setattr("penstock.backends.postgres.runner._RESOLVE_SECONDS", 0.5)
     backend.enqueue_job(Job(id="a", type="t", key="k"))
     relay.cut_at = b"COMMIT\0"
     original = backend._store._resolve
@@ -200,7 +200,7 @@ def test_an_outcome_is_asked_for_as_long_as_the_call_may_take(through, relay, mo
     """Q55: a server that restarts slowly, under load, is no reason for an error."""
     plain = open_store()
     backend = through(timeout=60.0)
-    monkeypatch.setattr("penstock.backends.postgres.store._RESOLVE_SECONDS", 0.1)
+    monkeypatch.setattr("penstock.backends.postgres.runner._RESOLVE_SECONDS", 0.1)
     backend.enqueue_job(Job(id="a", type="t", key="k"))
     relay.cut_at = b"COMMIT\0"
     original = backend._store._resolve

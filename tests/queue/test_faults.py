@@ -262,7 +262,7 @@ def test_a_thousand_rounds_of_streams_leak_neither_threads_nor_jobs(queue: Queue
     assert len(names) == len(set(names)) <= 5  # dispatch, beat, upkeep, and two of the store for hints
     stats = queue.get_job_stats()
     assert (stats.running_jobs, stats.failed_jobs + stats.pending_jobs) == (0, 20)
-    assert queue._dispatcher._groups == {}
+    assert len(queue._dispatcher._groups) == 0
     assert queue._dispatcher._holders == {}
 
 

@@ -24,7 +24,7 @@ def short(name: str, seconds: float) -> Job:
 
 
 def pace(queue: Queue) -> float:
-    return queue._dispatcher._beat_seconds()
+    return queue._dispatcher.presence.beat_seconds()
 
 
 @pytest.mark.parametrize("by", ["stream", "hand"])
@@ -115,10 +115,10 @@ def test_a_process_that_was_given_up_goes_on_under_a_new_name(
     """C63."""
     queue.enqueue_job(short("a", 0.3))
     queue.claim_jobs("w")
-    first = queue._dispatcher._owner
+    first = queue._dispatcher.presence.owner
     with caplog.at_level(logging.WARNING, "penstock"):
         queue.backend.close_owner(first)
-        until(lambda: queue._dispatcher._owner != first)
+        until(lambda: queue._dispatcher.presence.owner != first)
     assert "taken for dead" in caplog.text
     queue.maintain()
     assert queue.get_job("a").status is JobStatus.UNKNOWN_RETRY

@@ -191,11 +191,11 @@ def test_an_earlier_attempt_that_is_over_does_not_free_a_later_one(queue: Queue)
     (job,) = take(stream)
     dispatcher = queue._dispatcher
     with dispatcher.lock:
-        dispatcher._short["a"] = (job.attempt, 10.0)
+        dispatcher.presence._short["a"] = (job.attempt, 10.0)
         dispatcher._free("a", job.attempt - 1, "complete", JobStatus.COMPLETED)
-        assert (stream.free, "a" in dispatcher._short) == (0, True)
+        assert (stream.free, "a" in dispatcher.presence._short) == (0, True)
         dispatcher._free("a", job.attempt, "complete", JobStatus.COMPLETED)
-        assert (stream.free, "a" in dispatcher._short) == (1, False)
+        assert (stream.free, "a" in dispatcher.presence._short) == (1, False)
 
 
 def test_a_stream_closed_in_a_scope_that_is_over_gives_its_jobs_back(queue: Queue) -> None:

@@ -77,7 +77,7 @@ def test_a_name_that_was_lost_is_replaced_by_one_that_tells_the_same(queue: Queu
     until(lambda: only_owner(queue).slots == 4)
     lost = only_owner(queue).id
     queue.backend.close_owner(lost)
-    queue._dispatcher._beat()
+    queue._dispatcher.presence.beat()
     until(lambda: only_owner(queue).slots == 4)
     assert only_owner(queue).id != lost
 

@@ -7,7 +7,7 @@ from penstock import (
     Job,
     Queue,
 )
-from penstock.queue import SpawnOptions
+from penstock._requests import SpawnOptions
 
 SOON = 10.0
 

@@ -47,7 +47,7 @@ def resting(queue: Queue) -> None:
 
 def upkeep(queue: Queue) -> None:
     """What the threads do in a few seconds."""
-    queue._dispatcher._beat()
+    queue._dispatcher.presence.beat()
     queue.backend.maintain()
 
 
@@ -56,7 +56,7 @@ def test_what_was_claimed_without_an_answer_comes_back(queue: Queue, losing) -> 
     stream = queue.stream_jobs("worker", max_assigned_jobs=2)
     queue.enqueue_job(Job(id="lost", type="t"))
     until(lambda: losing["lost"])
-    until(lambda: not queue._dispatcher._is_doubted)
+    until(lambda: not queue._dispatcher.presence.is_doubted)
     upkeep(queue)
     (job,) = take(stream)
     assert (job.id, job.attempt) == ("lost", 2)
@@ -71,7 +71,7 @@ def test_what_is_known_to_be_held_stays_until_it_ends(queue: Queue, losing) -> N
     losing["on"] = True
     queue.enqueue_job(Job(id="lost", type="t"))
     until(lambda: losing["lost"])
-    until(lambda: not queue._dispatcher._is_doubted)
+    until(lambda: not queue._dispatcher.presence.is_doubted)
     upkeep(queue)
     assert queue.get_job("held").status is JobStatus.RUNNING
     assert queue.get_job("lost").status is JobStatus.RUNNING  # nobody can tell them apart yet
@@ -119,6 +119,6 @@ def test_a_hand_out_of_unknown_outcome_is_doubted_too(queue: Queue, url: str) ->
         else:
             pytest.fail("no job was handed out by its submission")
     assert stream.free == 1
-    until(lambda: not queue._dispatcher._is_doubted)
+    until(lambda: not queue._dispatcher.presence.is_doubted)
     upkeep(queue)
     assert [(job.id, job.attempt) for job in take(stream)] == [(f"job-{number}", 2)]

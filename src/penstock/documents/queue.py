@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock._json import encode_json
+from penstock._requests import stored_jobs
 from penstock.errors import InvalidArgumentError, PenstockError, shown
 from penstock.flow import Flow, flatten
 from penstock.job import FINAL, Job, Key
 from penstock.policy import FailureCategory
-from penstock.queue import Queue, stored_jobs
+from penstock.queue import Queue
 from penstock.scope import shielded
 
 __all__ = ["DOCUMENT_TYPE", "DocumentQueue"]

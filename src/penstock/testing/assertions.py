@@ -15,10 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from penstock._json import decode_json
+from penstock._requests import labels
 from penstock.app import App
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import Job, Key
-from penstock.queue import Queue, labels
+from penstock.queue import Queue
 from penstock.task import Task
 
 __all__ = ["all_enqueued", "assert_enqueued", "assert_not_enqueued"]

@@ -48,8 +48,14 @@ class Context:
         }
         self.whole = Prepared("penstock_whole", self.sql["whole"])
         self._complete_one, self._complete_many = (
-            Prepared(f"penstock_{name}", self.sql.filled("complete_simple", found=self.sql[name]))
-            for name in ("complete_one", "complete_many")
+            Prepared(
+                f"penstock_{name}",
+                self.sql.filled("complete_simple", found=self.sql[name], has_simple=has_simple),
+            )
+            for name, has_simple in (
+                ("complete_one", "false"),
+                ("complete_many", "(SELECT bool_or(named.is_simple) FROM named)"),
+            )
         )
         self.start = Prepared(
             "penstock_start", self.sql.filled("start", since="%(since)s", own_now="%(own_now)s")

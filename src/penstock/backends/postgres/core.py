@@ -108,10 +108,14 @@ class CoreTransaction(Transaction):
         return self._opening.since if self._now is None else None
 
     def query(self, statement: Prepared, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Run a statement whose rows begin with the transaction's time, xid and `is_due`; return the rest of them.
+        """As `answer`; a row that holds nothing but the first three is left out."""
+        found = self.answer(statement, values)
+        return [] if found[0][3] is None else found
 
-        If it is the first one it opens the transaction on its way. There is always a row; one that holds nothing but
-        those three is left out.
+    def answer(self, statement: Prepared, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Run a statement whose rows, one at least, begin with the transaction's time, xid and `is_due`; return them.
+
+        If it is the first one it opens the transaction on its way.
         """
         if self._now is None and self._opening.may_prepare:
             found = statement.begin_and_rows(self._connection, self._opening.begin, values)
@@ -125,7 +129,7 @@ class CoreTransaction(Transaction):
             self.saw(found[0][0])
         if found[0][1] is not None:
             self.xid = found[0][1]
-        return [] if found[0][3] is None else found
+        return found
 
     def run(self, statement: Prepared, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Run a statement in the open transaction and return its rows."""

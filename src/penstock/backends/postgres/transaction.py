@@ -229,13 +229,14 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransa
     def complete_simple(self, fences: Mapping[str, int | None]) -> list[tuple[str, int, str | None]]:
         if not fences:
             return []
-        # Sorted, so that two reports of the same jobs lock them in the same order.
-        wanted = _encode(dict(sorted(fences.items()))).decode()
-        found = self.query(
-            self.context.complete_simple(len(fences)),
-            {"fences": wanted, "now": self.own_now(), "owners": texts(self.context.own_owners)},
-        )
-        if not found:
+        found = self._complete_found(fences, are_held=False)
+        if found[0][3] is None and found[0][-1]:
+            # Some have keys, or others wait for them. What the rest of the work wants of those is locked now, with the
+            # rows of all, so that the simple ones need not go its way.
+            self.expect(Reach.NEXT)
+            self.lock_turns(ids=fences)
+            found = self._complete_found(fences, are_held=True)
+        if found[0][3] is None:
             return []
         done = []
         for _, _, _, seq, _, job_id, assignee_id, has_result, is_held_elsewhere, *_ in found:
@@ -250,8 +251,21 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransa
             self.changes += [self._completion(*each) for each in found]
         return done
 
+    def _complete_found(self, fences: Mapping[str, int | None], *, are_held: bool) -> list[tuple[Any, ...]]:
+        # Sorted, so that two reports of the same jobs lock them in the same order.
+        wanted = _encode(dict(sorted(fences.items()))).decode()
+        return self.answer(
+            self.context.complete_simple(len(fences)),
+            {
+                "fences": wanted,
+                "now": self.own_now(),
+                "owners": texts(self.context.own_owners),
+                "are_held": are_held,
+            },
+        )
+
     def _completion(self, *found: Any) -> Change:
-        now, (job_id, assignee_id, _, _, kind, tags, source, attempt) = found[0], found[5:]
+        now, (job_id, assignee_id, _, _, kind, tags, source, attempt, _) = found[0], found[5:]
         return Change(
             job_id=job_id,
             type=kind,

@@ -1,5 +1,6 @@
 -- The jobs to complete, locked in the order of their numbers, each with the time when it was.
--- None of them if one has a key or is waited for: then keys come first, and may have to be waited for.
+-- None of them if one has a key or is waited for: then keys come first, and may have to be waited for. Once those are
+-- held (`are_held`, with all rows), the simple ones among them.
 -- OFFSET is a fence for the planner: each job is looked up by its id, never by going through all that are in flight.
 named AS MATERIALIZED (
     SELECT job.seq, fence.attempt, job.key IS NULL AND job.fan = 0 AS is_simple
@@ -17,7 +18,7 @@ found AS MATERIALIZED (
         OFFSET 0
         FOR UPDATE
     ) AS job
-    WHERE (SELECT bool_and(named.is_simple) FROM named)
+    WHERE (%(are_held)s OR (SELECT bool_and(named.is_simple) FROM named))
       AND job.status IN ('running', 'cancelling')
       AND (named.attempt IS NULL OR job.attempt = named.attempt::bigint)
 ),

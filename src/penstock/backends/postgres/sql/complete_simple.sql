@@ -1,5 +1,6 @@
 -- Complete the jobs in flight from whose end nothing follows: no key, nobody waiting, and the attempt that reports holds
--- them. A null attempt is any. `found` (complete_one, complete_many) locks them, and only then the time is read.
+-- them. A null attempt is any. `found` (complete_one, complete_many) locks them, and only then the time is read. Tells last
+-- whether there are such jobs among those named.
 WITH {found}
 moment AS MATERIALIZED (
     SELECT COALESCE(%(now)s::bigint, (SELECT max(locked_at) FROM found), {now}) AS now
@@ -39,6 +40,7 @@ SELECT
     done.seq, done.n, done.id, done.assignee_id,
     EXISTS (SELECT FROM {schema}.result WHERE result.seq = done.seq),
     done.holder IS NOT NULL AND done.holder <> ALL(%(owners)s::text[]),
-    done.type, done.tags, done.from_status, done.attempt
+    done.type, done.tags, done.from_status, done.attempt,
+    {has_simple}
 FROM moment
 LEFT JOIN done ON true
