@@ -251,7 +251,7 @@ def test_the_index_made_for_it_is_used(traced, name, index):
 def test_no_verb_costs_more_on_a_store_ten_times_as_big(tmp_path, monkeypatch):
     """B18, B19: counted in steps of SQLite's machine, triggers included, so that no plan can hide a walk."""
     # An overview counts what is ready, up to a limit: here one that both stores reach.
-    monkeypatch.setattr("penstock.backends._engine.MOST_COUNTED", 5)
+    monkeypatch.setattr("penstock.backends.engine.reading.MOST_COUNTED", 5)
     costs = []
     for scale in (20, 200):
         traced = Traced(tmp_path / f"{scale}.db", monkeypatch)

@@ -1,6 +1,6 @@
 """What the engine asks of a database.
 
-The engine (`_engine`) holds the rules of every verb, once. A store knows how to run a piece of work in a transaction and
+The engine (`engine`) holds the rules of every verb, once. A store knows how to run a piece of work in a transaction and
 offers that work the primitives of a `Transaction`. Nothing here decides what is legal: a primitive finds, locks, writes rows.
 
 Locks: what a primitive returns stays locked against other writers until the transaction ends. A store with one writer

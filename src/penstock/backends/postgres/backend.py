@@ -8,9 +8,9 @@ from typing import Any, Final
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.backends import _arguments as arguments
-from penstock.backends._engine import PROMOTED_PER_CLAIM, EngineBackend
 from penstock.backends._options import StoreOptions, boolean, read_options
 from penstock.backends._store import Claim, Transaction
+from penstock.backends.engine import PROMOTED_PER_CLAIM, EngineBackend
 from penstock.backends.postgres.joined import JoinedBackend
 from penstock.backends.postgres.statements import checked_schema
 from penstock.backends.postgres.store import PostgresStore

@@ -16,11 +16,11 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 import psycopg
 from psycopg import pq
 
-from penstock.backends._engine import EngineBackend
 from penstock.backends._options import StoreOptions
 from penstock.backends._rows import Row
 from penstock.backends._store import Blobs, Store, Transaction
 from penstock.backends.base import Backend
+from penstock.backends.engine import EngineBackend
 from penstock.backends.postgres import faults, reading
 from penstock.backends.postgres.connection import BoundedConnection
 from penstock.backends.postgres.context import Context

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from penstock.backends._engine import EngineBackend
 from penstock.backends._options import StoreOptions, boolean, read_options
+from penstock.backends.engine import EngineBackend
 from penstock.backends.sqlite.store import SqliteStore
 from penstock.clock import Clock
 from penstock.errors import InvalidArgumentError, shown

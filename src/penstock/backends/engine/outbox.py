@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Final
 
 from penstock.backends import _arguments as arguments
-from penstock.backends._consumers import MAX_NAME, ConsumerVerbs, advanced, known_consumer
 from penstock.backends._options import StoreOptions
 from penstock.backends._rows import moment_at
 from penstock.backends._store import DeliveryRow, Transaction
 from penstock.backends._submission import Submission
 from penstock.backends.base import CALLBACKS, Delivery, JobEnd, Schedule
+from penstock.backends.engine.consumers import MAX_NAME, ConsumerVerbs, advanced, known_consumer
 from penstock.clock import to_micros
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import Job

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, TypeVar
 
 from penstock.backends import _arguments as arguments
 from penstock.backends._rows import micros_of, moment_at
-from penstock.backends._store import Consumer, Store, Transaction
-from penstock.backends.base import Backend
+from penstock.backends._store import Consumer, Transaction
+from penstock.backends.engine.core import EngineCore
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import JournalArchive, JournalConsumer
 from penstock.policy import duration
@@ -25,13 +23,8 @@ MAX_NAME: Final = 256
 ARCHIVE_PORTION: Final = 2_000
 
 
-class ConsumerVerbs(Backend):
-    """The verbs about consumers and the archive, over a `Store`."""
-
-    _store: Store
-
-    @abstractmethod
-    def _write(self, work: Callable[[Transaction], T]) -> T: ...
+class ConsumerVerbs(EngineCore):
+    """The verbs about consumers and the archive."""
 
     def register_consumer(self, name: str, *, seq: int = 0) -> JournalConsumer:
         arguments.text("name", name, MAX_NAME)
