@@ -12,6 +12,7 @@ import msgspec
 
 from penstock._client import JoinedClient
 from penstock._signature import Signature
+from penstock._urls import check_callback_url
 from penstock.backends.base import UNSET, UnsetType
 from penstock.context import JobContext
 from penstock.errors import InvalidArgumentError, shown
@@ -151,11 +152,16 @@ class Task(Generic[P, R]):
         return limit if own is None else min(duration(own, "timeout", positive=True), limit)
 
     def seconds_for(self, job: Job) -> float:
-        """How long an attempt of this job may take: what it was submitted with, else the handler's own limit."""
+        """How long an attempt of this job may take: what it was submitted with, else the handler's own limit.
+
+        Never longer than what the store has, which fails the attempt when that is over, whoever runs it.
+        """
         execution = job.timeouts.execution
-        if execution is None or execution == DEFAULT_TIMEOUTS.execution:
-            execution = self.timeout
-        return min(execution, self.app.max_execution).total_seconds()
+        if execution is None:
+            return self.timeout.total_seconds()
+        # A submission that says nothing has the default, and then the handler may ask for less.
+        limit = self.timeout if execution == DEFAULT_TIMEOUTS.execution else self.app.max_execution
+        return min(execution, limit).total_seconds()
 
     # -- submission ---------------------------------------------------------------------------------------------
 
@@ -405,6 +411,8 @@ def _check_options(options: Options) -> None:
         )
     if options.delay is not None:
         duration(options.delay, "delay")
+    if isinstance(options.callback_url, str):  # the store refuses what is no text
+        check_callback_url(options.callback_url)
     _tags(options.tags)
     _check_key_rule(options.key)
 
