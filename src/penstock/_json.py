@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import IntEnum, StrEnum
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +18,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_json(value: object, field: str = "payload") -> bytes:
-    """Return a value made of dict, list, tuple, str, int, float, bool and None as JSON.
+    """Return a value made of dict, list, tuple, str, int, float, bool and None as JSON; StrEnum and IntEnum are text and numbers.
 
     Raises:
         InvalidArgumentError: anything else, numbers that are not finite or over 64 bits, text with NUL or lone
@@ -55,6 +56,8 @@ def _check(value: object, path: str, depth: int, field: str) -> None:
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             _check(item, f"{path}[{index}]", depth + 1, field)
+    elif isinstance(value, StrEnum | IntEnum):  # equal to the text or number that is read back
+        _check(value.value, path, depth, field)
     else:
         raise _bad(field, path, "JSON (dict, list, str, int, float, bool, None)", value)
 

@@ -13,6 +13,7 @@ import msgspec
 from penstock._client import JoinedClient
 from penstock._requests import labels
 from penstock._signature import Signature
+from penstock._urls import check_callback_url
 from penstock.backends.base import UNSET, UnsetType
 from penstock.context import JobContext
 from penstock.errors import InvalidArgumentError, shown
@@ -153,15 +154,21 @@ class Task(Generic[P, R]):
         return limit if own is None else min(duration(own, "timeout", positive=True), limit)
 
     def seconds_for(self, job: Job) -> float:
-        """How long an attempt of this job may take: what it was submitted with, else the handler's own limit."""
+        """How long an attempt of this job may take: what it was submitted with, else the handler's own limit.
+
+        Never longer than what the store has, which fails the attempt when that is over, whoever runs it.
+        """
         timeouts, most = job.timeouts, self.app.max_execution
         known = self._known_seconds
         if known is not None and known[0] is timeouts and known[1] is most:  # jobs of a store share them
             return known[2]
         execution = timeouts.execution
-        if execution is None or execution == DEFAULT_TIMEOUTS.execution:
-            execution = self.timeout
-        seconds = min(execution, most).total_seconds()
+        if execution is None:
+            seconds = self.timeout.total_seconds()
+        else:
+            # A submission that says nothing has the default, and then the handler may ask for less.
+            limit = self.timeout if execution == DEFAULT_TIMEOUTS.execution else most
+            seconds = min(execution, limit).total_seconds()
         self._known_seconds = (timeouts, most, seconds)
         return seconds
 
@@ -413,6 +420,8 @@ def _check_options(options: Options) -> None:
         )
     if options.delay is not None:
         duration(options.delay, "delay")
+    if isinstance(options.callback_url, str):  # the store refuses what is no text
+        check_callback_url(options.callback_url)
     _tags(options.tags)
     _check_key_rule(options.key)
 

@@ -176,14 +176,66 @@ def test_several_processes_share_the_work_and_end_together(shop):
 
 
 @pytest.mark.process
-def test_workers_stop_when_their_parent_is_killed(shop):
+def test_workers_and_their_jobs_end_when_their_parent_is_killed(shop):
+    shop.write("shop.py", SLOW)
+    with penstock.connect(shop.url) as queue:
+        job = queue.submit("slow", {})
+        fleet = shop.start("worker", "shop:app", "--processes", "2", "--grace", "3600")
+        parent = psutil.Process(fleet.pid)
+        until(lambda: len(parent.children(recursive=True)) >= 4 and (shop.folder / "begun").exists())
+        family = parent.children(recursive=True)
+        fleet.kill()
+        fleet.communicate()
+        until(lambda: not any(each.is_running() for each in family))
+        left = queue.get_job(job.id)
+        assert (left.status, left.failures) == (penstock.JobStatus.FAILED_RETRY, 0)
+
+
+SLOW = """
+    import pathlib, time, penstock
+
+    app = penstock.App()
+
+    @app.job
+    def slow() -> None:
+        pathlib.Path("begun").touch()
+        time.sleep(3600)
+"""
+STARTING = """
+    import pathlib, signal, sys, time, penstock
+
+    app = penstock.App()
+
+    @app.job
+    def nothing() -> None: ...
+
+    if {0}:
+        pathlib.Path("importing").touch()
+        time.sleep(3600)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_is_stopped_while_it_starts_exits_with_0(shop, number):
+    shop.write("shop.py", STARTING.format("True"))
+    starting = shop.start("worker", "shop:app")
+    until((shop.folder / "importing").exists)
+    starting.send_signal(number)
+    _, errors = starting.communicate(timeout=PATIENCE)
+    assert (starting.returncode, errors) == (0, "")
+
+
+@pytest.mark.process
+def test_workers_that_die_of_the_signal_that_stops_them_are_no_failure(shop):
+    """As one does that has not come to expect it yet."""
+    unready = '"--stop-on-eof" in sys.argv and signal.signal(signal.SIGTERM, signal.SIG_DFL) is not None'
+    shop.write("shop.py", STARTING.format(unready))
     fleet = shop.start("worker", "shop:app", "--processes", "2")
-    parent = psutil.Process(fleet.pid)
-    until(lambda: len(parent.children(recursive=True)) >= 4)
-    family = parent.children(recursive=True)
-    fleet.kill()
-    fleet.communicate()
-    until(lambda: not any(each.is_running() for each in family))
+    until((shop.folder / "importing").exists)
+    fleet.send_signal(signal.SIGTERM)
+    _, errors = fleet.communicate(timeout=PATIENCE)
+    assert fleet.returncode == 0, errors
 
 
 def test_what_a_job_says_cannot_forge_lines_of_the_log(shop):

@@ -6,7 +6,15 @@ import sys
 
 import pytest
 
-from penstock import FailureCategory, JobContext, JobStatus, PermanentError, RetryPolicy, TemporaryError
+from penstock import (
+    FailureCategory,
+    JobContext,
+    JobStatus,
+    PermanentError,
+    Priority,
+    RetryPolicy,
+    TemporaryError,
+)
 from penstock._outcome import failure_of
 from penstock.testing import ManualClock, drain, in_memory
 
@@ -146,6 +154,11 @@ def test_a_retry_after_that_was_spoilt_is_left_out():
     assert failure_of(error).retry_after is None
     error.code = 7  # type: ignore[assignment]
     assert failure_of(error).code is None
+
+
+def test_enums_that_are_text_or_numbers_are_json(app):
+    assert ended(app, lambda: [JobStatus.COMPLETED, {"p": Priority.HIGH}]).result == b'["completed",{"p":1}]'
+    assert ended(app, lambda status: status, JobStatus.RUNNING).payload == b'{"status":"running"}'
 
 
 @pytest.mark.parametrize(

@@ -501,6 +501,34 @@ def script(folder: Path, text: str, *arguments: str, stdin: str | None = None) -
     )
 
 
+FROM_VARIABLES = """
+    import os, socket, penstock
+    from pathlib import Path
+
+    {0}
+    app = penstock.App(os.environ["PENSTOCK_URL"])
+    worker_url = os.environ["PENSTOCK_WORKER_URL"]
+
+    @app.job
+    def seen() -> list:
+        everything = Path("/proc/self/environ").read_bytes().decode() + repr(os.environ)
+        return [name for name in ("PENSTOCK_URL", "_WORKER_URL", "_SECRET", "jobs.db") if name in everything]
+
+    if __name__ == "__main__":
+        handle = seen.submit()
+        penstock.Worker(app).run(until_idle=True)
+        print(handle.result(0))
+"""
+
+
+@pytest.mark.parametrize("hazard", ["", "left_open = socket.socket()"], ids=["template", "each job"])
+def test_an_app_may_be_made_of_variables_that_no_job_gets_to_see(tmp_path, monkeypatch, hazard):
+    monkeypatch.setenv("PENSTOCK_WORKER_URL", f"sqlite:///{tmp_path}/jobs.db")
+    monkeypatch.setenv("PENSTOCK_WEBHOOK_SECRET", "a canary of more than 24 bytes")
+    done = script(tmp_path, FROM_VARIABLES.format(hazard))
+    assert done.stdout.split() == ["[]"], done.stderr
+
+
 MAIN = """
     import os, penstock
 

@@ -82,6 +82,23 @@ def test_a_direct_call_may_leave_the_context_out(app):
 
 
 @pytest.mark.requirement("G32")
+def test_a_callback_url_that_nobody_could_call_is_refused_where_it_is_given(app):
+    @app.job
+    def resize() -> None: ...
+
+    with pytest.raises(InvalidArgumentError, match="callback_url must be an http or https url"):
+        app.job(callback_url="somewhere")
+    for url in ("somewhere", "ftp://example.com/", 5):
+        with pytest.raises(InvalidArgumentError) as caught:
+            resize.options(callback_url=url).submit()
+        assert (caught.value.field, caught.value.value) == ("callback_url", url)
+    handle = resize.submit()
+    with pytest.raises(InvalidArgumentError, match="no user name or password"):
+        app.queue.update_job(handle.id, callback_url="https://user:secret@example.com/")
+    assert handle.job().callback_url is None
+
+
+@pytest.mark.requirement("G32")
 def test_settings_of_the_decorator_and_options_reach_the_job(app):
     @app.job(
         type="images.resize",
@@ -296,6 +313,33 @@ def test_a_timeout_is_clamped_in_the_decorator_and_refused_at_submission(make_ap
         quick.options(timeout=61)
     with pytest.raises(InvalidArgumentError, match="max_execution"):
         quick.options(timeouts=Timeouts(execution=61))
+
+
+@pytest.mark.requirement("G17", "G13")
+def test_no_attempt_is_given_more_time_than_the_store_knows_of(make_app):
+    """Or the store would fail it, while its handler thinks that there is time left."""
+    app = make_app(max_execution=7200)
+
+    @app.job
+    def plain() -> None: ...
+
+    @app.job(timeout=3600)
+    def slow() -> None: ...
+
+    @app.job(timeout=5)
+    def quick() -> None: ...
+
+    for task, seconds in ((plain, 1800), (slow, 3600), (quick, 5)):
+        handle = task.submit()
+        assert handle.job().timeouts.execution == timedelta(seconds=seconds)
+        assert task.seconds_for(handle.job()) == seconds
+    by_queue = app.queue.submit
+    assert plain.seconds_for(by_queue("plain", {})) == 1800
+    assert slow.seconds_for(by_queue("slow", {})) == 1800, "it was submitted with the default"
+    assert quick.seconds_for(by_queue("quick", {})) == 5
+    assert quick.seconds_for(by_queue("quick", {}, timeouts=Timeouts(execution=60))) == 60
+    assert quick.seconds_for(by_queue("quick", {}, timeouts=Timeouts(execution=10_000))) == 7200
+    assert quick.seconds_for(by_queue("quick", {}, timeouts=Timeouts())) == 5
 
 
 @pytest.mark.requirement("G13")

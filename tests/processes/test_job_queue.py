@@ -504,6 +504,99 @@ def test_a_suspended_job_stands_still_until_it_is_resumed(queue):
     assert queue.get_job_status(job.job_id).status is JobStatus.INTERRUPTED
 
 
+# -- what others do to it in the store --------------------------------------------------------------------------------
+
+STORES = pytest.mark.parametrize(
+    "registry", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+
+
+def started(queue, kind):
+    job = new(kind)
+    queue.add_job(job)
+    queue.start_job(job.job_id)
+    when(lambda: queue.get_job_status(job.job_id).description != "Started")
+    return job, job._process.pid
+
+
+@STORES
+@pytest.mark.requirement("P12", "C59")
+def test_a_job_that_is_cancelled_in_the_store_is_stopped(queue):
+    job, _ = started(queue, Waiting)
+    assert queue.registry.backend.cancel_jobs(job_ids=[job.job_id]) == ([job.job_id], [])
+    ended = queue.wait_for_job(job.job_id, LONG)
+    assert (ended.status, ended.description, ended.result) == (
+        JobStatus.INTERRUPTED, "Stopped by user", "partial",
+    )  # fmt: skip
+    assert queue.registry.backend.get_job(job.job_id).status is penstock.JobStatus.STOPPED
+    queue.start_job(job.job_id)
+    queue.stop_job(job.job_id)
+
+
+class FailingWhenStopped(SimpleJob):
+    def execute(self):
+        self.set_description("Waiting")
+        self.wait_for_stop(LONG)
+        raise ValueError("not so")
+
+
+@STORES
+@pytest.mark.requirement("P12", "C59")
+def test_a_job_that_fails_while_it_is_cancelled_has_ended(queue):
+    job, _ = started(queue, FailingWhenStopped)
+    queue.registry.backend.cancel_jobs(job_ids=[job.job_id])
+    assert queue.wait_for_job(job.job_id, LONG).description == "ValueError: not so"
+    stored = queue.registry.backend.get_job(job.job_id)
+    assert (stored.status, stored.error_message) == (penstock.JobStatus.STOPPED, "ValueError: not so")
+
+
+@STORES
+@pytest.mark.requirement("P7", "C43")
+@pytest.mark.parametrize("how", ["failed", "completed", "deleted", "lost"])
+def test_a_job_that_was_taken_away_in_the_store_is_killed_and_the_store_is_right(queue, how):
+    job, pid = started(queue, Stubborn)
+    backend, name = queue.registry.backend, job.job_id
+    if how == "failed":
+        backend.fail_job(name, "by an operator")
+    elif how == "completed":
+        backend.complete_job(name, b'"by an operator"')
+    elif how == "lost":
+        backend.reset_running_jobs()
+    else:
+        backend.stop_job(name, "by an operator")
+        backend.delete_jobs(job_ids=[name])
+    ended = queue.wait_for_job(name, LONG)
+    assert not Path(f"/proc/{pid}").exists()
+    known = queue.registry.latest(name)
+    assert known == (None if how == "deleted" else ended)
+    assert ended.status is (JobStatus.COMPLETED if how == "completed" else JobStatus.ERROR)
+    assert queue.metrics.running == 0
+    queue.delete_job(name)
+    assert queue.registry.latest(name) is None
+
+
+class Large(SimpleJob):
+    def execute(self):
+        self.set_result("part")
+        self.set_description("Counting")
+        return "x" * 2_000_000
+
+
+@STORES
+@pytest.mark.requirement("P5", "P11")
+def test_a_result_that_the_store_does_not_take_is_an_error_and_not_an_endless_run(queue):
+    ended = run(queue, new(Large))
+    assert ended.status is JobStatus.ERROR
+    assert "Counting; the result cannot be kept: result has 2000002 bytes" in ended.description
+    known = queue.registry.latest(ended.job_id)
+    assert (known.status, known.description) == (ended.status, ended.description)
+
+
+@pytest.mark.requirement("P11")
+def test_a_job_that_said_nothing_is_described_by_how_it_ended(queue):
+    assert run(queue, new(Returning, value=1)).description == "Completed"
+
+
 class WithFamily(SimpleJob):
     def execute(self):
         child = subprocess.Popen(

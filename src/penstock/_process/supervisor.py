@@ -54,7 +54,8 @@ PIECE: Final = 65536
 START_SECONDS: Final = 60.0
 LOSE_SECONDS: Final = 5.0
 #: Variables that a job's process does not get: it reaches the store through its worker alone.
-HIDDEN: Final = ("PENSTOCK_URL", "PENSTOCK_WEBHOOK_SECRET")
+#: How variables end that no process of a job gets to see: where the store is, and what signs callbacks.
+HIDDEN: Final = ("_URL", "_SECRET")
 MARK: Final = "PENSTOCK_WARDEN"
 # The path comes first, since the rest is found by it; then the hooks, before anything is imported that has some.
 _BOOT: Final = (
@@ -338,7 +339,8 @@ class Supervisor:
         assert self.setup is not None  # noqa: S101 - by the caller
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         mark = f"{MARK}={os.urandom(16).hex()}"
-        environment = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+        hidden = {name: value for name, value in os.environ.items() if _is_hidden(name)}
+        environment = {name: value for name, value in os.environ.items() if name not in hidden}
         environment[MARK] = mark.partition("=")[2]
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - multiprocessing uses it too
         child = subprocess.Popen(
@@ -356,7 +358,7 @@ class Supervisor:
             env=environment,
         )
         theirs.close()
-        start = Start(self.setup, os.getpid(), sys.argv, imports_per_job)
+        start = Start(self.setup, os.getpid(), sys.argv, imports_per_job, hidden)
         answer: FromWarden | None = None
         try:
             ours.send(_encode(start))
@@ -598,6 +600,10 @@ _supervisors: weakref.WeakSet[Supervisor] = weakref.WeakSet()
 def _wait(pid: int) -> None:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, 0)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith("PENSTOCK_") and name.endswith(HIDDEN)
 
 
 def _quietly(wait: Callable[[], object]) -> None:

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import traceback
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import msgspec
@@ -24,12 +25,18 @@ __all__ = ["Start", "main"]
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What a new template is told first."""
+    """What a new template is told first.
+
+    Attributes:
+        hidden: variables that stand in nobody's environment but while the app is imported: a module may make its app
+            of them. They are told over the socket, because the environment of a start can be read as long as it lives.
+    """
 
     setup: Setup
     parent: int
     arguments: list[str]
     imports_per_job: bool
+    hidden: dict[str, str]
 
 
 def main(control_descriptor: int) -> NoReturn:
@@ -41,10 +48,11 @@ def main(control_descriptor: int) -> NoReturn:
     os.umask(os.umask(0) | 0o022)
     try:
         if start.imports_per_job:
-            run = _importing(start.setup)
+            run = _importing(start.setup, start.hidden)
             hazards: system.Hazards = ()
         else:
-            target = load(start.setup)
+            with _lent(start.hidden):
+                target = load(start.setup)
             run = _ready(start.setup, target)
             sys.stdout.flush()
             hazards = system.find_hazards({0, 1, 2, control_descriptor})
@@ -66,6 +74,17 @@ def main(control_descriptor: int) -> NoReturn:
     warden.serve()
 
 
+@contextlib.contextmanager
+def _lent(variables: dict[str, str]) -> Iterator[None]:
+    """Have variables in the environment for a while."""
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
+
+
 def _ready(setup: Setup, target: Any) -> Any:
     entry = resolve(setup.entry)
     if setup.prepare is not None:
@@ -77,9 +96,10 @@ def _ready(setup: Setup, target: Any) -> Any:
     return run
 
 
-def _importing(setup: Setup) -> Any:
+def _importing(setup: Setup, hidden: dict[str, str]) -> Any:
     def run(channel: Channel) -> None:
-        target = load(setup)
+        with _lent(hidden):
+            target = load(setup)
         resolve(setup.entry)(target, channel.body(), channel)
 
     return run

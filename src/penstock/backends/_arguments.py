@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from penstock._urls import check_callback_url
 from penstock.backends._rows import encode_strings
 from penstock.errors import InvalidArgumentError, PayloadTooLargeError, shown
 from penstock.job import Job, JobStatus, Key, Priority, distinct
@@ -15,6 +16,7 @@ __all__ = [
     "MAX_DEPENDENCIES",
     "assignee",
     "blob",
+    "callback_url",
     "check_job",
     "job_id",
     "job_ids",
@@ -58,6 +60,11 @@ def text(field: str, value: object, limit: int) -> str:
 
 def optional_text(field: str, value: object, limit: int) -> str | None:
     return None if value is None else text(field, value, limit)
+
+
+def callback_url(value: object) -> str | None:
+    """Return a url that a worker could call, or None."""
+    return None if value is None else check_callback_url(text("callback_url", value, MAX_CALLBACK_URL))
 
 
 def message(field: str, value: object, *, required: bool = False) -> str:
@@ -276,8 +283,7 @@ def _check_details(job: Job, max_payload: int) -> None:
             text(field, value, MAX_ID)
     if job.trace is not None:
         text("trace", job.trace, MAX_TRACE)
-    if job.callback_url is not None:
-        text("callback_url", job.callback_url, MAX_CALLBACK_URL)
+    callback_url(job.callback_url)
     for field in ("created_at", "run_at", "last_retry_at", "started_at", "attempt_started_at", "assigned_at"):
         value = getattr(job, field)
         if value is not None:

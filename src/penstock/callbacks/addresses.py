@@ -8,12 +8,12 @@ one of these very addresses: a name server that answers differently a moment lat
 from __future__ import annotations
 
 import ipaddress
-import re
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
+from penstock._urls import DEFAULT_PORTS, split_callback_url
 from penstock.errors import InvalidArgumentError, PenstockError, shown
 
 __all__ = ["Policy", "RefusedUrlError", "Resolver", "Target", "check_policy", "lane_of", "resolve"]
@@ -22,7 +22,6 @@ Policy = Literal["public", "any", "off"]
 Resolver = Callable[..., Sequence[tuple[Any, Any, Any, Any, tuple[Any, ...]]]]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _FIRST_FREE_PORT: Final = 1024  # below lie services that speak other protocols, mail for one
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 # What `is_global` of some Python versions takes for public.
@@ -53,7 +52,7 @@ class Target(NamedTuple):
     def authority(self) -> str:
         """What the Host header says."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+        return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def check_policy(value: object) -> Policy:
@@ -129,27 +128,19 @@ def _wrapped(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
 
 def _parts(url: str, policy: Policy) -> tuple[str, str, int, str]:
     """Return scheme, host, port and path of a url that may be called at all."""
-    if re.search(r"[\x00-\x20\x7f\\]", url):
-        raise RefusedUrlError("the url holds spaces, backslashes or control characters")
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        parts = split_callback_url(url)
     except ValueError as error:
-        raise RefusedUrlError(f"the url is malformed: {error}") from None
-    if parts.scheme not in _DEFAULT_PORTS:
-        raise RefusedUrlError(f"the url must begin with http:// or https://, not {shown(parts.scheme)}")
-    if not parts.hostname:
-        raise RefusedUrlError("the url names no host")
-    if parts.username is not None or parts.password is not None:
-        raise RefusedUrlError("the url must hold no user name or password")
-    port = _DEFAULT_PORTS[parts.scheme] if port is None else port
-    is_usual = port in _DEFAULT_PORTS.values() or port >= _FIRST_FREE_PORT
-    if port == 0 or (policy == "public" and not is_usual):
+        raise RefusedUrlError(f"the url cannot be called: {error}") from None
+    port = parts.port
+    port = DEFAULT_PORTS[parts.scheme] if port is None else port
+    is_usual = port in DEFAULT_PORTS.values() or port >= _FIRST_FREE_PORT
+    if policy == "public" and not is_usual:
         raise RefusedUrlError(f"port {port} is neither 80, 443 nor one from {_FIRST_FREE_PORT} on")
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~-._")
     if parts.query:
         path += "?" + quote(parts.query, safe="/?%:@!$&'()*+,;=~-._[]")
-    return parts.scheme, _ascii(parts.hostname), port, path
+    return parts.scheme, _ascii(parts.hostname or ""), port, path
 
 
 def _ascii(host: str) -> str:

@@ -1,7 +1,7 @@
 """`--processes N`: as many workers, each a process of its own, that end together.
 
-The parent runs no jobs. It passes signals on and starts a worker again that died; workers stop when the parent is gone,
-because their stdin ends then.
+The parent runs no jobs. It passes signals on and starts a worker again that died; workers hand back what they run and
+end when the parent is gone, because their stdin ends then.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ MOST_PROCESSES: Final = 256
 LOOK_SECONDS: Final = 0.1
 #: A worker that dies sooner than this after its start is not started again: it would do so for ever.
 SHORTEST_LIFE: Final = 5.0
+STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def run_processes(number: int) -> NoReturn:
@@ -36,7 +37,7 @@ def run_processes(number: int) -> NoReturn:
             value=number,
         )
     workers = _Workers(number)
-    for each in (signal.SIGTERM, signal.SIGINT):
+    for each in STOPPING:
         signal.signal(each, workers.pass_on)
     sys.exit(workers.run())
 
@@ -72,12 +73,15 @@ class _Workers:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self._workers[worker] = time.monotonic()
+        if self._is_stopping:  # the signal came while this one was being started
+            worker.terminate()
 
     def _ended(self, worker: subprocess.Popen[bytes], seconds: float) -> None:
         del self._workers[worker]
         if worker.stdin is not None:
             worker.stdin.close()
-        if worker.returncode == 0:
+        # A worker that is stopped before it has begun has nothing to do but die of the signal.
+        if worker.returncode == 0 or (self._is_stopping and -worker.returncode in STOPPING):
             return
         if self._is_stopping or seconds < SHORTEST_LIFE:
             self._worst = max(self._worst, worker.returncode if worker.returncode > 0 else 1)

@@ -15,6 +15,7 @@ from penstock.cli._processes import run_processes
 from penstock.cli._values import listed
 from penstock.errors import InvalidArgumentError
 from penstock.worker import Worker
+from penstock.worker._signals import stopping_on_signals
 
 __all__ = ["IsolationChoice", "worker"]
 
@@ -109,33 +110,39 @@ def worker(
             f"--log-level must be one of {', '.join(LEVELS)}, got {log_level!r}", field="log_level"
         )
     handler = log_to_stderr(log_level, log_format.value)
-    found = load_app(app)
-    if url is not None:
-        found.url = url
-    check_shared(found)
-    made = Worker(
-        found,
-        concurrency,
-        prefetch,
-        isolation=isolation.value,
-        grace=grace,
-        stop_grace=stop_grace,
-        tags=listed(tags),
-        types=listed(types) or None,
-    )
-    log_everything(handler, log_level, made.name)
-    if processes != 1:
-        run_processes(processes)
-    if stop_on_eof:
-        threading.Thread(target=_stop_at_eof, args=(made,), daemon=True).start()
-    try:
-        made.run(until_idle=until_idle)
-    finally:
-        found.close()
+    # Until the worker runs, which has its own way to stop, and after it, there is nothing to hand back.
+    with stopping_on_signals(lambda: os._exit(0)):
+        found = load_app(app)
+        if url is not None:
+            found.url = url
+        check_shared(found)
+        made = Worker(
+            found,
+            concurrency,
+            prefetch,
+            isolation=isolation.value,
+            grace=grace,
+            stop_grace=stop_grace,
+            tags=listed(tags),
+            types=listed(types) or None,
+        )
+        log_everything(handler, log_level, made.name)
+        if processes != 1:
+            run_processes(processes)
+        if stop_on_eof:
+            threading.Thread(target=_stop_at_eof, args=(made,), daemon=True).start()
+        try:
+            made.run(until_idle=until_idle)
+        finally:
+            found.close()
 
 
 def _stop_at_eof(made: Worker) -> None:
-    """Stop when whoever started this process is gone: nothing is ever written to its stdin."""
+    """Hand back and end when whoever started this process is gone: nothing is ever written to its stdin.
+
+    At once, as a single worker's jobs die with it: nobody is left who could end this process.
+    """
     while os.read(0, 1):
         continue
+    made.stop()
     made.stop()

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -23,9 +24,10 @@ from penstock.errors import (
     shown,
 )
 from penstock.job import Job
+from penstock.job import JobStatus as StoredStatus
 from penstock.policy import RetryPolicy
 from penstock.processes.registry import Registry
-from penstock.processes.types import JobId, JobRecord, JobStatus
+from penstock.processes.types import JobCommand, JobId, JobRecord, JobStatus
 
 __all__ = ["PROCESS_TYPE", "BackendRegistry"]
 
@@ -70,7 +72,8 @@ class BackendRegistry(Registry):
         """Lead the stored job to the record's status, through the steps between if some were left out.
 
         Raises:
-            InvalidJobStateError: there is no way there from where the job is.
+            InvalidJobStateError: there is no way there from where the job is, or somebody else has it now.
+            JobNotFoundError: it ran here, and was deleted from the store meanwhile.
         """
         if not isinstance(record, JobRecord):
             raise InvalidArgumentError(
@@ -79,6 +82,7 @@ class BackendRegistry(Registry):
         encode_json(record.result, "result")
         with self._lock:
             job = self._find(record.job_id)
+            self._notice_loss(record, job)
             if job is None:
                 self.backend.enqueue_job(
                     Job(
@@ -120,10 +124,37 @@ class BackendRegistry(Registry):
             self._let_go(job.id)
             self.backend.delete_jobs(job_ids=[job.id])
 
+    def commands(self, job_ids: Collection[JobId]) -> dict[JobId, JobCommand]:
+        """Find out what was done to jobs through other faces of the store: cancelled, ended, deleted, given up for lost."""
+        wanted: dict[JobId, JobCommand] = {}
+        with self._lock:
+            found = self.backend.statuses(tuple(job_ids)) if job_ids else {}
+            for job_id in job_ids:
+                attempt = self._attempts.get(job_id)
+                status, stored = found.get(job_id, (None, -1))
+                if attempt is None:
+                    continue
+                if status is None or stored != attempt or not status.holds_slot:
+                    wanted[job_id] = JobCommand.DELETE
+                elif status is StoredStatus.CANCELLING:
+                    wanted[job_id] = JobCommand.STOP
+        return wanted
+
     # -- leading a job ------------------------------------------------------------------------------------------
 
     def _find(self, job_id: JobId) -> Job | None:
         return self.backend.get_jobs([job_id]).get(job_id)
+
+    def _notice_loss(self, record: JobRecord, job: Job | None) -> None:
+        """Let go of a job that ran here and that the store has taken away; what is said of it now is not our business."""
+        attempt = self._attempts.get(record.job_id)
+        if attempt is None or (job is not None and job.attempt == attempt and job.status.holds_slot):
+            return
+        self._let_go(record.job_id)
+        if job is None:
+            raise JobNotFoundError(record.job_id)
+        if job.status.holds_slot:
+            raise _no_way(job, record)
 
     def _lead(self, job: Job, record: JobRecord) -> None:
         here, wanted = job.process_status, record.status
@@ -169,10 +200,19 @@ class BackendRegistry(Registry):
             data = None if record.result is None else encode_json(record.result, "result")
             self.backend.complete_job(job.id, data, attempt=attempt)
         elif record.status is JobStatus.ERROR:
-            self.backend.fail_job(job.id, record.description or "the job failed", attempt=attempt)
+            self._fail(job, record.description or "the job failed", attempt)
         else:
             self.backend.stop_job(job.id, record.description or "", attempt=attempt)
         self._let_go(job.id)
+
+    def _fail(self, job: Job, message: str, attempt: int | None) -> None:
+        try:
+            self.backend.fail_job(job.id, message, attempt=attempt)
+        except InvalidTransitionError as error:
+            if error.status != StoredStatus.CANCELLING:
+                raise
+            # It was cancelled while it failed. It has ended, and that is what was asked for.
+            self.backend.stop_job(job.id, message, attempt=attempt)
 
     # -- holding ------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ from penstock.processes.types import FINAL, JobCommand, JobId, JobStatus, check_
 __all__ = ["QueueJobBase", "SimpleJob"]
 
 STARTED: Final = "Started"
+COMPLETED: Final = "Completed"
 STOPPED: Final = "Stopped by user"
 STOP_SECONDS: Final = 10.0
 #: A job that has never looked whether it should stop is interrupted after so long instead of the whole timeout.
@@ -279,7 +280,10 @@ class QueueJobBase(ABC):
         if status is JobStatus.COMPLETED:
             with self._state.lock:
                 if not self._is_stopped():
-                    self._state.write(status=status, progress=100)
+                    told = self._state.read().description
+                    self._state.write(
+                        status=status, progress=100, description=COMPLETED if told == STARTED else told
+                    )
                     return
             status = (
                 self._stop()

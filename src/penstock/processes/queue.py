@@ -10,9 +10,10 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -38,6 +39,9 @@ logger = logging.getLogger("penstock.processes")
 
 RECORD_SECONDS: Final = 0.25
 RETRY_SECONDS: Final = 1.0
+#: How often a registry is asked what others want of the jobs that run.
+HEED_SECONDS: Final = 0.5
+LOST: Final = "the registry says that the job is not this queue's any more"
 SUSPENDED: Final = "Suspended"
 _COUNTED: Final = {
     JobStatus.COMPLETED: "completes",
@@ -74,6 +78,7 @@ class _Entry:
     generation: int = -1
     is_ended: bool = False
     is_suspended: bool = False
+    is_lost: bool = False
 
 
 class JobQueue:
@@ -193,7 +198,7 @@ class JobQueue:
                     verb="start",
                 )
             self._record(entry, status=JobStatus.RUNNING, progress=0, description="Started", result=None)
-            entry.is_ended = entry.is_suspended = False
+            entry.is_ended = entry.is_suspended = entry.is_lost = False
             try:
                 entry.process = entry.job._start(  # noqa: SLF001 - ours
                     self._supervisor, lambda ending: self._has_ended(entry, ending)
@@ -349,6 +354,7 @@ class JobQueue:
 
     def _keep_records(self) -> None:
         pause = RECORD_SECONDS
+        heed_at = 0.0
         while True:
             with self._changed:
                 running = [e for e in self._entries.values() if e.record.status is JobStatus.RUNNING]
@@ -360,36 +366,95 @@ class JobQueue:
                 if pause > RECORD_SECONDS or not any(entry.is_ended for entry in running):
                     self._changed.wait(pause)
                 pause = RECORD_SECONDS
-                for entry in running:
+                steps: list[Callable[[], None]] = [partial(self._bring, entry) for entry in running]
+                if time.monotonic() >= heed_at:
+                    heed_at = time.monotonic() + HEED_SECONDS
+                    steps.insert(0, partial(self._heed, running))
+                for step in steps:
                     try:
-                        self._bring(entry)
+                        step()
                     except PenstockError as error:
                         logger.warning("the registry refused a record, trying again: %s", error)
                         pause = RETRY_SECONDS
                 if self._is_closed and pause > RECORD_SECONDS:
                     return  # nobody waits for a registry that is out of reach
 
+    def _heed(self, running: list[_Entry]) -> None:
+        """Do what others want of the jobs that run here."""
+        entries = {entry.job.job_id: entry for entry in running if not (entry.is_ended or entry.is_lost)}
+        for job_id, command in self.registry.commands(entries.keys()).items():
+            entry = entries[job_id]
+            if command is not JobCommand.STOP:
+                self._lose(entry)
+            elif entry.process is not None and entry.job._state.command() is JobCommand.START:  # noqa: SLF001 - ours
+                entry.process.ask_to_stop(JobCommand.STOP, STOP_SECONDS)
+
+    def _lose(self, entry: _Entry) -> None:
+        """End a job that is not ours any more."""
+        logger.warning("job %s was taken from this queue and is killed", entry.job.job_id)
+        entry.is_lost = True
+        if entry.process is not None:
+            entry.process.kill()
+
     def _bring(self, entry: _Entry) -> None:
         """Bring what a job has said into the registry."""
+        try:
+            if entry.is_ended:
+                self._bring_end(entry)
+            elif not (entry.is_suspended or entry.is_lost):
+                self._bring_news(entry)
+        except (InvalidTransitionError, JobNotFoundError):
+            if entry.is_ended:
+                self._give_up(entry)
+            else:
+                self._lose(entry)
+
+    def _bring_news(self, entry: _Entry) -> None:
         state = entry.job._state  # noqa: SLF001 - ours
-        if not entry.is_ended:
-            generation = state.generation()
-            if generation != entry.generation and not entry.is_suspended:
-                now = state.read()
-                record = _merged(entry, now)
-                if record != entry.record:
-                    self._record(
-                        entry, progress=record.progress, description=record.description, result=record.result
-                    )
-                entry.generation = generation
+        generation = state.generation()
+        if generation == entry.generation:
             return
-        now = state.read()
+        record = _merged(entry, state.read())
+        try:
+            if record != entry.record:
+                self._record(
+                    entry, progress=record.progress, description=record.description, result=record.result
+                )
+        except InvalidArgumentError as error:  # a result that is too large; its end will tell
+            logger.warning("what job %s says cannot be recorded: %s", entry.job.job_id, error)
+        entry.generation = generation
+
+    def _bring_end(self, entry: _Entry) -> None:
+        now = entry.job._state.read()  # noqa: SLF001 - ours
         entry.is_suspended = False
-        self._record(
-            entry, status=now.status, progress=now.progress, description=now.description, result=now.result
-        )
-        self._counts[_COUNTED[now.status]] += 1
-        self._log(now.status.name.lower(), entry.job.job_id)
+        if entry.is_lost:
+            self._give_up(entry)
+            return
+        status = now.status
+        try:
+            self._record(
+                entry, status=status, progress=now.progress, description=now.description, result=now.result
+            )
+        except InvalidArgumentError as error:
+            status = JobStatus.ERROR
+            told = f"{now.description}; the result cannot be kept: {error}"
+            self._record(entry, status=status, progress=min(99, now.progress), description=told)
+        self._count_end(entry, status)
+
+    def _give_up(self, entry: _Entry) -> None:
+        """Take the registry's word for how a job ended that is not ours any more."""
+        known = self.registry.latest(entry.job.job_id)
+        if known is None or known.status not in FINAL:
+            known = replace(
+                entry.record, status=JobStatus.ERROR, description=LOST, updated_at=datetime.now(UTC)
+            )
+        entry.record = known
+        self._changed.notify_all()
+        self._count_end(entry, known.status)
+
+    def _count_end(self, entry: _Entry, status: JobStatus) -> None:
+        self._counts[_COUNTED[status]] += 1
+        self._log(status.name.lower(), entry.job.job_id)
 
     def _await_end(self, entry: _Entry, timeout: float) -> None:
         until = time.monotonic() + timeout

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ import msgspec
 
 from penstock._json import encode_json
 from penstock.errors import BackendError, InvalidArgumentError, shown
-from penstock.processes.types import DELETED, JobId, JobRecord, JobStatus
+from penstock.processes.types import DELETED, JobCommand, JobId, JobRecord, JobStatus
 
 __all__ = ["JsonlRegistry", "Registry"]
 
@@ -47,6 +47,10 @@ class Registry(ABC):
     def delete(self, record: JobRecord) -> None:
         """Keep that a job was deleted: by a last record with the description "Deleted", unless overridden."""
         self.append(replace(record, description=DELETED))
+
+    def commands(self, job_ids: Collection[JobId]) -> Mapping[JobId, JobCommand]:  # noqa: ARG002 - for those who override it
+        """Return what others want of jobs that run: STOP, or DELETE if a job is no longer the caller's. None, unless overridden."""
+        return {}
 
     def attach(self) -> None:  # noqa: B027 - a registry need not care
         """Know that a queue uses this registry from now on."""

@@ -33,6 +33,10 @@ MAX_INTAKES = 1000
 MAX_PAYLOAD_LIMIT = 16 * 1024 * 1024
 
 _FORBIDDEN = re.compile("[\x00\ud800-\udfff]")
+#: Scheme, host and perhaps a port, then anything; no user name, no spaces.
+_CALLABLE = re.compile(
+    r"(?i:https?)://(\[[0-9a-fA-F:.]+\]|[^\x00-\x20\x7f\\/?#@:\[\]]+)(:(0*[1-9][0-9]*)?)?([/?#][^\x00-\x20\x7f\\]*)?"
+)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +92,14 @@ def text(field: str, value: object, limit: int, *, empty: bool = False) -> str:
 
 def optional_text(field: str, value: object, limit: int) -> str | None:
     return None if value is None else text(field, value, limit)
+
+
+def callback(field: str, value: object) -> str | None:
+    """Return what could be called over HTTP, or None."""
+    url = optional_text(field, value, MAX_CALLBACK)
+    if url is not None and not _CALLABLE.fullmatch(url):
+        raise bad(field, "an http or https url", value)
+    return url
 
 
 def message(field: str, value: object, *, empty: bool = True) -> str:
@@ -219,7 +231,7 @@ _MOMENTS = (
 
 def _job_texts(value: Job) -> None:
     optional_text("correlation_id", value.correlation_id, MAX_CORRELATION)
-    optional_text("callback_url", value.callback_url, MAX_CALLBACK)
+    callback("callback_url", value.callback_url)
     optional_text("idempotency_key", value.idempotency_key, MAX_IDEMPOTENCY_KEY)
     optional_text("parent_id", value.parent_id, MAX_ID)
     optional_text("redrive_of", value.redrive_of, MAX_ID)
@@ -378,5 +390,5 @@ def changes(
     if not isinstance(correlation_id, UnsetType):
         fields["correlation_id"] = optional_text("correlation_id", correlation_id, MAX_CORRELATION)
     if not isinstance(callback_url, UnsetType):
-        fields["callback_url"] = optional_text("callback_url", callback_url, MAX_CALLBACK)
+        fields["callback_url"] = callback("callback_url", callback_url)
     return fields

@@ -37,7 +37,7 @@ class ChangeVerbs(EngineCore):
         if correlation_id is not UNSET:
             arguments.optional_text("correlation_id", correlation_id, arguments.MAX_ID)
         if callback_url is not UNSET:
-            arguments.optional_text("callback_url", callback_url, arguments.MAX_CALLBACK_URL)
+            arguments.callback_url(callback_url)
 
         def work(tx: Transaction) -> None:
             if new_priority is not None:

@@ -34,6 +34,39 @@ _LIMITS = {
     "idempotency_key": 256,
     "parent_id": 512,
 }
+#: What not every text can be begins so.
+_BEGINNING = {"callback_url": "https://example.com/"}
+_CALLABLE = (
+    "http://example.com",
+    "https://example.com/",
+    "HTTPS://Example.com:8443/a/b?c=d&e=%20#f",
+    "http://[2001:db8::1]:8080/",
+    "http://127.0.0.1:5000/",
+    "https://bücher.example/漢?q=🦆@home",
+)
+_NOT_CALLABLE = (
+    "",
+    "somewhere",
+    "example.com/done",
+    "/done",
+    "//example.com/",
+    "ftp://example.com/",
+    "file:///etc/passwd",
+    "javascript:alert(1)",
+    "http:example.com",
+    "http://",
+    "https:///done",
+    "http://:80/",
+    "http://example.com:port/",
+    "http://example.com:0/",
+    "http://user@example.com/",
+    "http://user:secret@example.com/",
+    "http://example.com/a b",
+    "http://example.com/\n",
+    " http://example.com/",
+    "http://example.com\\@inside/",
+    "http://[::1/",
+)
 _NOT_TEXT = (5, b"bytes", 1.5, True, ["list"])
 _BROKEN_TEXT = ("nul\x00", "\x00", "\ud800", "a\udfffb")
 
@@ -68,14 +101,30 @@ class BadJobs(Suite):
     def test_text_is_accepted_up_to_its_limit_in_characters(
         self, backend: Backend, field: str, character: str
     ) -> None:
-        text = character * _LIMITS[field]
+        text = (_BEGINNING.get(field, "") + character * _LIMITS[field])[: _LIMITS[field]]
         job_id = backend.enqueue_job(a_job(**{field: text}))
         assert getattr(backend.get_job(job_id), field) == text
+
+    @pytest.mark.parametrize("url", _CALLABLE, ids=ascii)
+    def test_a_callback_may_go_to_any_http_url(self, backend: Backend, url: str) -> None:
+        """G32. Where callbacks are delivered to is a question of the worker's policy."""
+        put(backend, "job", callback_url=url)
+        assert backend.get_job("job").callback_url == url
+
+    @pytest.mark.parametrize("url", _NOT_CALLABLE, ids=ascii)
+    def test_a_callback_that_nobody_could_deliver_is_refused(self, backend: Backend, url: str) -> None:
+        """G32."""
+        with refused(backend, InvalidArgumentError) as caught:
+            backend.enqueue_job(a_job(callback_url=url))
+        error: Any = caught.value
+        assert (error.field, error.value) == ("callback_url", url)
+        with unchanged(backend), pytest.raises(InvalidArgumentError):
+            backend.enqueue_jobs([a_job(), a_job(id="other", callback_url=url)])
 
     @pytest.mark.parametrize("field", list(_LIMITS))
     def test_text_beyond_its_limit_is_refused(self, backend: Backend, field: str) -> None:
         with refused(backend, InvalidArgumentError):
-            backend.enqueue_job(a_job(**{field: "x" * (_LIMITS[field] + 1)}))
+            backend.enqueue_job(a_job(**{field: _BEGINNING.get(field, "").ljust(_LIMITS[field] + 1, "x")}))
 
     @pytest.mark.parametrize("field", list(_LIMITS))
     def test_empty_text_is_refused(self, backend: Backend, field: str) -> None:

@@ -191,6 +191,8 @@ class Updating(Suite):
             {"correlation_id": "x" * 513},
             {"callback_url": 5},
             {"callback_url": "nul\x00"},
+            {"callback_url": "somewhere"},
+            {"callback_url": "ftp://example.com/"},
         ],
         ids=repr,
     )

@@ -155,7 +155,6 @@ class Submission(Suite):
             "type": text,
             "tags": (text, f"{text}-2"),
             "correlation_id": text,
-            "callback_url": text,
             "idempotency_key": text,
             "key": Key(text, "part"),
             "parent_id": text,
