@@ -23,8 +23,7 @@ def queue(shared_store):
 @pytest.fixture
 def run(penstock, shared_store, queue):
     """Runs a command on the store of this test."""
-    schema = shared_store.options.get("schema")
-    where = ["--url", shared_store.url, *(["--store-schema", schema] if schema else [])]
+    where = ["--url", shared_store.address]
 
     def run(command, *arguments, **more):
         return penstock(command, *arguments, *where, **more)

@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Master", "StoreSchema", "Urls", "spark_session", "stderr", "urls_or_default"]
+__all__ = ["Master", "Urls", "spark_session", "stderr", "urls_or_default"]
 
 #: For people; what a command is asked for goes to stdout.
 stderr = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -23,9 +23,6 @@ stderr = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_w
 Urls: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--url", "-u", help="The store; may be given several times. Default: $PENSTOCK_URL."),
-]
-StoreSchema: TypeAlias = Annotated[
-    str, typer.Option("--store-schema", envvar="PENSTOCK_SCHEMA", help="The schema of a PostgreSQL store.")
 ]
 Master: TypeAlias = Annotated[
     str | None,

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli._output import clean, emit_json, emit_table, is_terminal, job_fields, local, note
-from penstock.cli._store import AsJson, StoreSchema, Url, open_store
+from penstock.cli._store import AsJson, Url, open_store
 from penstock.cli._values import Tags, listed
 from penstock.job import Job, JobStatus
 
@@ -30,7 +30,6 @@ def list_jobs(
         typer.Option("--after", metavar="ID", help="Go on behind this job, the last one of the page before."),
     ] = None,
     url: Url = None,
-    store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, oldest first.
@@ -43,7 +42,7 @@ def list_jobs(
         penstock list --json | jq -r .id
     """
     found: list[Job] = []
-    with open_store(url, store_schema) as backend:
+    with open_store(url) as backend:
         while len(found) < limit:
             page = backend.list_jobs(
                 status=status,

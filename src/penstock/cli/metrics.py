@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli._output import clean, emit, is_terminal, note
-from penstock.cli._store import StoreSchema, Url, open_queue
+from penstock.cli._store import Url, open_queue
 from penstock.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def metrics(
         bool, typer.Option("--once", help="Print the metrics and exit, instead of serving them.")
     ] = False,
     url: Url = None,
-    store_schema: StoreSchema = None,
 ) -> None:
     """Serve the metrics of a store at /metrics, for Prometheus to scrape, until SIGTERM or Ctrl-C.
 
@@ -53,7 +52,7 @@ def metrics(
         raise InvalidArgumentError(
             "metrics need an extra: pip install 'penstock[metrics]'", field="metrics"
         ) from error
-    with open_queue(url, store_schema) as queue:
+    with open_queue(url) as queue:
         registry = prometheus_client.CollectorRegistry()
         registry.register(PenstockCollector(queue))
         if once:
