@@ -218,17 +218,19 @@ def test_a_value_that_a_command_refuses_is_said_to_come_from_where_it_does(penst
     penstock.write("penstock.toml", '[archive]\nolder-than = "soon"\n')
     done = penstock("archive")
     assert done.code == 2
-    assert "got 'soon' (it comes from penstock.toml)" in done.err
+    assert "got 'soon' (older-than is set by penstock.toml)" in done.err
     monkeypatch.setenv("PENSTOCK_ARCHIVE_OLDER_THAN", "never")
-    assert "got 'never' (it comes from PENSTOCK_ARCHIVE_OLDER_THAN)" in penstock("archive").err
-    assert "comes from" not in penstock("archive", "--older-than", "x").err
+    assert "got 'never' (older-than is set by PENSTOCK_ARCHIVE_OLDER_THAN)" in penstock("archive").err
+    assert "set by" not in penstock("archive", "--older-than", "x").err
 
 
 def test_a_value_of_the_wrong_kind_is_shown_with_its_variable(penstock, monkeypatch):
     monkeypatch.setenv("PENSTOCK_LIST_LIMIT", "many")
     done = penstock("list")
     assert done.code == 2
-    assert "got 'many' (it comes from PENSTOCK_LIST_LIMIT)" in done.err
+    assert "got 'many' (limit is set by PENSTOCK_LIST_LIMIT)" in done.err
+    assert "it must be a valid integer, got 'many'" in done.err
+    assert "it must be one of 'initial_pending', 'running', " in penstock("list", "--status", "done").err
     typed = penstock("list", "--limit", "0")
     assert "'--limit'" in typed.err
     assert "got '0' (see penstock list --help)" in typed.err

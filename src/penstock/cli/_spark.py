@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from penstock.connection import default_url
-from penstock.errors import PenstockError
+from penstock.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,12 +41,13 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
     """Start Spark for one command.
 
     Raises:
-        PenstockError: the extra is not installed, or there is no Java.
+        InvalidArgumentError: the extra is not installed.
+        PenstockError: there is no Java.
     """
     try:
         from penstock.spark import session  # noqa: PLC0415  # seconds, and an extra
     except ImportError as error:
-        raise PenstockError(str(error)) from error
+        raise InvalidArgumentError(str(error)) from error
     with stderr.status("Starting Spark"):
         spark = session(master)
     try:

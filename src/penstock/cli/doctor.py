@@ -21,9 +21,9 @@ _COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "b
 
 
 def doctor(url: Url = None, as_json: AsJson = False) -> None:
-    """Look for what is wrong, or soon will be: the store, its settings, this machine, workers, callbacks.
+    """Look for what is wrong, or soon will be.
 
-    Each line is ok, a warning or a problem, with what to do next. Exits with 1 if there is a problem, else with 0.
+    The store, its settings, this machine, workers, callbacks. Each line is ok, a warning or a problem, with what to do next. Exits with 1 if there is a problem, else with 0.
 
     Examples:
         penstock doctor

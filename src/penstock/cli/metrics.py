@@ -34,9 +34,9 @@ def metrics(
     ] = False,
     url: Url = None,
 ) -> None:
-    """Serve the metrics of a store at /metrics, for Prometheus to scrape, until SIGTERM or Ctrl-C.
+    """Serve the metrics of a store for Prometheus.
 
-    One is enough for a store, however many workers and processes there are: the figures are the store's own. Needs the
+    They are at /metrics, until SIGTERM or Ctrl-C. One is enough for a store, however many workers and processes there are: the figures are the store's own. Needs the
     extra: pip install 'penstock[metrics]'.
 
     Examples:

@@ -45,9 +45,9 @@ def top(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Watch a store: what waits by type, jobs a second, workers and their slots, the latest failures.
+    """Watch a store live.
 
-    q or Ctrl-C ends it. Into a pipe it prints one table after another; with --json one object for each look.
+    What waits by type, jobs a second, workers and their slots, the latest failures. q or Ctrl-C ends it. Into a pipe it prints one table after another; with --json one object for each look.
 
     Examples:
         penstock top
