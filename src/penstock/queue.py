@@ -563,10 +563,17 @@ class Queue:
         tags: Sequence[str] = (),
         after: str | None = None,
         limit: int = 100,
+        newest: bool = False,
     ) -> list[Job]:
         """See `Backend.list_jobs`."""
         return self._run(
-            self.backend.list_jobs, status=status, type=type, tags=tags, after=after, limit=limit
+            self.backend.list_jobs,
+            status=status,
+            type=type,
+            tags=tags,
+            after=after,
+            limit=limit,
+            newest=newest,
         )
 
     def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalEntry]:

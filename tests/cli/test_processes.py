@@ -250,7 +250,7 @@ def test_a_person_is_asked_before_jobs_are_cancelled_by_tags(shell, answer, code
 def test_a_terminal_has_columns_and_colours_and_says_where_to_go_on(shell):
     with library.connect(f"sqlite:///{shell.folder}/penstock.db") as queue:
         queue.enqueue_jobs([Job(id=f"job-{number}", type="t") for number in range(3)])
-        queue.cancel_jobs(job_ids=["job-0"])
+        queue.cancel_jobs(job_ids=["job-2"])
     code, shown = AtTerminal(shell, "list", "--limit", "2").end()
     assert code == 0
     assert "\x1b[35munscheduled" in shown
