@@ -165,9 +165,8 @@ def _rate(frame: DataFrame, rows: int) -> Callable[[], float]:
 def _ours(spark: SparkSession, target: Target, location: str) -> DataFrame:
     from benchmarks.spark_raw import COLUMNS  # noqa: PLC0415
 
-    url, _, schema = target.url(location).partition("#")
-    read = spark.read.format("penstock").option("url", url).option("partitions", PARTITIONS)
-    return (read.option("storeSchema", schema) if schema else read).schema(COLUMNS).load()
+    read = spark.read.format("penstock").option("url", _address(target, location))
+    return read.option("partitions", PARTITIONS).schema(COLUMNS).load()
 
 
 def _raw(spark: SparkSession, target: Target, location: str, last: int) -> DataFrame:
@@ -223,16 +222,15 @@ def _written(spark: SparkSession, target: Target, rows: int) -> Callable[[], flo
 
     def measure() -> float:
         location = target.create("sink")
-        url, _, schema = target.url(location).partition("#")
         frame = spark.range(0, rows, 1, PARTITIONS).select(
             # As long and as scattered as the ids of the reference: an index takes sorted ones much faster.
             F.substring(F.sha2(F.col("id").cast("string"), 256), 1, 36).alias("id"),
             F.lit(TYPE).alias("type"),
             F.format_string('{"i": %d, "s": "%s"}', "id", F.lit("x" * 80)).alias("payload"),
         )
-        write = frame.write.format("penstock").option("url", url).mode("append")
+        write = frame.write.format("penstock").option("url", _address(target, location))
         try:
-            return rows / timed((write.option("storeSchema", schema) if schema else write).save)
+            return rows / timed(write.mode("append").save)
         finally:
             target.drop(location)
 

@@ -218,6 +218,12 @@ class SharedStore(NamedTuple):
     def connect(self, **more: Any) -> penstock.Queue:
         return penstock.connect(self.url, **self.options, **more)
 
+    @property
+    def address(self) -> str:
+        """The url that names it by itself, as commands take it."""
+        schema = self.options.get("schema")
+        return self.url if schema is None else f"{self.url}{'&' if '?' in self.url else '?'}schema={schema}"
+
     def argument(self) -> str:
         """What a child needs to open it: `url, options = json.loads(...)`."""
         return json.dumps([self.url, self.options])

@@ -243,10 +243,17 @@ class StoreVerbs:
         tags: Sequence[str] = (),
         after: str | None = None,
         limit: int = 100,
+        newest: bool = False,
     ) -> list[Job]:
         """See `Backend.list_jobs`."""
         return self._run(
-            self.backend.list_jobs, status=status, type=type, tags=tags, after=after, limit=limit
+            self.backend.list_jobs,
+            status=status,
+            type=type,
+            tags=tags,
+            after=after,
+            limit=limit,
+            newest=newest,
         )
 
     def get_output(self, job_id: str) -> str:

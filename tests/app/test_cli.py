@@ -113,8 +113,8 @@ def test_settings_come_from_the_environment_and_options_win(shop):
     ("arguments", "words"),
     [
         (["nowhere:app"], "there is no module 'nowhere'"),
-        (["shop:nothing"], "shop has no attribute 'nothing'"),
-        (["shop:number"], "that is no penstock.App but 3"),
+        (["shop:nothing"], "shop has no attribute 'nothing' (did you mean shop:app?)"),
+        (["shop:number"], "that is no penstock.App but 3 (did you mean shop:app?)"),
         (["shop.py"], "did you mean shop:app"),
         (["./shop"], "an app is named module:attribute"),
         ([""], "an app is named module:attribute"),

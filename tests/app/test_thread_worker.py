@@ -5,6 +5,7 @@
 import asyncio
 import contextlib
 import logging
+import re
 import sys
 import threading
 import time
@@ -698,7 +699,15 @@ def test_memory_limits_and_threads_do_not_go_together(app):
 
 def test_ends_are_logged(app, caplog):
     app.job(type="note")(lambda: None)
+    app.job(type="refuse", retry=RetryPolicy(max_attempts=1))(lambda: 1 / 0)
     app.tasks["note"].submit()
+    app.tasks["refuse"].submit()
     with caplog.at_level(logging.INFO, "penstock.worker"):
         Worker(app, isolation="thread").run(until_idle=True)
-    assert any("attempt 1, completed after" in record.getMessage() for record in caplog.records)
+    told = "\n".join(record.getMessage() for record in caplog.records)
+    assert "attempt 1, completed after" in told
+    assert re.search(
+        r"attempt 1, failed after \d+\.\d+ s \(temporary\): ZeroDivisionError: division by zero$",
+        told,
+        re.MULTILINE,
+    )

@@ -128,6 +128,21 @@ def test_without_a_secret_nothing_is_signed(queue, endpoint, deliver, monkeypatc
     assert "webhook-id" in headers
 
 
+def test_that_nothing_is_signed_is_said_once_and_only_where_there_is_something_to_sign(
+    queue, endpoint, deliver, monkeypatch, caplog
+):
+    monkeypatch.delenv("PENSTOCK_WEBHOOK_SECRET", raising=False)
+    with caplog.at_level("INFO", "penstock"):
+        delivery = deliver(secret=None)
+        queue.submit("t")
+        assert delivery.flush(DEADLINE)
+        assert "not signed" not in caplog.text
+        for _ in range(2):
+            end(queue, endpoint.url())
+            endpoint.next()
+    assert caplog.text.count("callbacks are not signed: set PENSTOCK_WEBHOOK_SECRET") == 1
+
+
 def test_the_secret_may_come_from_the_environment(queue, endpoint, deliver, monkeypatch):
     monkeypatch.setenv("PENSTOCK_WEBHOOK_SECRET", SECRET)
     deliver(secret=None)

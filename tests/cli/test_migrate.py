@@ -12,8 +12,7 @@ from penstock.errors import InvalidArgumentError
 
 def place(store):
     """How a command names the store."""
-    schema = store.options.get("schema")
-    return ["--url", store.url, *(["--store-schema", schema] if schema else [])]
+    return ["--url", store.address]
 
 
 def steps(penstock, store):

@@ -75,6 +75,18 @@ def test_a_terminal_gets_it_escaped_as_well(text):
     assert shown.count(output.clean(text)) == 2
 
 
+def test_a_terminal_shows_names_bold_and_what_they_name_plain():
+    with terminal() as screen:
+        output.emit_facts([("type", "resize"), ("status", JobStatus.FAILED)])
+    assert "\x1b[1mtype    \x1b[0mresize\n" in screen.getvalue()
+
+
+def test_a_last_column_of_numbers_is_as_wide_as_it_has_to_be():
+    with terminal(NO_COLOR="1", TERM="xterm") as screen:
+        output.emit_table(["name", "tries"], [("a", 1)], right=["tries"])
+    assert screen.getvalue().splitlines()[1] == "a         1"
+
+
 def test_a_terminal_has_colours_and_columns_no_wider_than_it():
     with terminal() as screen:
         output.emit_table(["id", "status", "error"], [["1", JobStatus.FAILED, "x" * 200]])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from tests.waiting import eventually
 
 import penstock as library
 from penstock import Job, JobStatus
@@ -103,6 +104,35 @@ def test_the_journal_is_followed_until_ctrl_c(shell):
             if follower.poll() is None:
                 follower.kill()
                 follower.communicate()
+
+
+def test_ctrl_c_while_a_worker_starts_lets_it_end_in_peace(shell):
+    # What is typed at a terminal reaches every process of its group, also a template that is only coming up.
+    shell.write("shop.py", "import penstock\napp = penstock.App()\n\n@app.job\ndef greet(): ...\n")
+    shell.write(
+        "sitecustomize.py",
+        """
+        import sys
+        if "-c" in sys.orig_argv:
+            open("starting", "w").close()
+            open("gate").close()
+        """,
+    )
+    os.mkfifo(shell.folder / "gate")
+    path = os.pathsep.join([str(shell.folder), shell.environment["PYTHONPATH"]])
+    worker = shell.start("worker", "shop", process_group=0, environment={"PYTHONPATH": path})
+    try:
+        eventually((shell.folder / "starting").exists, PATIENCE)
+        os.killpg(worker.pid, signal.SIGINT)
+        os.close(os.open(shell.folder / "gate", os.O_RDWR))
+        _, errors = worker.communicate(timeout=PATIENCE)
+        assert worker.returncode == 0, errors
+        assert b"Traceback" not in errors
+        assert b"has stopped" in errors
+    finally:
+        if worker.poll() is None:
+            worker.kill()
+            worker.communicate()
 
 
 def test_a_reader_that_goes_away_is_no_fault(shell):
@@ -220,7 +250,7 @@ def test_a_person_is_asked_before_jobs_are_cancelled_by_tags(shell, answer, code
 def test_a_terminal_has_columns_and_colours_and_says_where_to_go_on(shell):
     with library.connect(f"sqlite:///{shell.folder}/penstock.db") as queue:
         queue.enqueue_jobs([Job(id=f"job-{number}", type="t") for number in range(3)])
-        queue.cancel_jobs(job_ids=["job-0"])
+        queue.cancel_jobs(job_ids=["job-2"])
     code, shown = AtTerminal(shell, "list", "--limit", "2").end()
     assert code == 0
     assert "\x1b[35munscheduled" in shown

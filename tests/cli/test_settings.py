@@ -87,8 +87,8 @@ def urls(monkeypatch):
     """Which store a command opens, and which one the library would open by itself meanwhile."""
     seen = []
 
-    def refuse(url, **options):
-        seen.append((url, options.get("schema"), default_url()))
+    def refuse(url, **_options):
+        seen.append((url, default_url()))
         raise EnoughError
 
     monkeypatch.setattr(_store, "open_backend", refuse)
@@ -117,7 +117,7 @@ def test_the_url_is_the_arguments_the_variables_the_files_or_penstock_db(penstoc
 def test_the_files_url_holds_for_everything_that_a_command_starts_and_no_longer(penstock, urls):
     penstock.write("penstock.toml", 'url = "sqlite:///file.db"\n')
     url_of(penstock, urls, "--url", "sqlite:///argument.db")
-    assert urls == [("sqlite:///argument.db", None, "sqlite:///file.db")]
+    assert urls == [("sqlite:///argument.db", "sqlite:///file.db")]
     assert "PENSTOCK_URL" not in os.environ
 
 
@@ -141,13 +141,6 @@ def test_a_worker_takes_the_files_url_only_for_an_app_that_has_none(penstock, mo
         penstock("worker", "shop:app")
     assert [url for url, _ in seen] == [None, "sqlite:///own.db", "sqlite:///worker.db"]
     assert {default for _, default in seen} == {"sqlite:///file.db"}
-
-
-def test_a_schema_in_the_settings_is_for_postgresql_alone(penstock, urls):
-    penstock.write("penstock.toml", 'store-schema = "mine"\n')
-    url_of(penstock, urls, "--url", "postgresql://x/y")
-    url_of(penstock, urls, "--url", "sqlite:///x.db")
-    assert [schema for _, schema, _ in urls] == ["mine", None]
 
 
 # -- what is wrong in a file -----------------------------------------------------------------------------------------
@@ -225,17 +218,19 @@ def test_a_value_that_a_command_refuses_is_said_to_come_from_where_it_does(penst
     penstock.write("penstock.toml", '[archive]\nolder-than = "soon"\n')
     done = penstock("archive")
     assert done.code == 2
-    assert "got 'soon' (it comes from penstock.toml)" in done.err
+    assert "got 'soon' (older-than is set by penstock.toml)" in done.err
     monkeypatch.setenv("PENSTOCK_ARCHIVE_OLDER_THAN", "never")
-    assert "got 'never' (it comes from PENSTOCK_ARCHIVE_OLDER_THAN)" in penstock("archive").err
-    assert "comes from" not in penstock("archive", "--older-than", "x").err
+    assert "got 'never' (older-than is set by PENSTOCK_ARCHIVE_OLDER_THAN)" in penstock("archive").err
+    assert "set by" not in penstock("archive", "--older-than", "x").err
 
 
 def test_a_value_of_the_wrong_kind_is_shown_with_its_variable(penstock, monkeypatch):
     monkeypatch.setenv("PENSTOCK_LIST_LIMIT", "many")
     done = penstock("list")
     assert done.code == 2
-    assert "got 'many' (it comes from PENSTOCK_LIST_LIMIT)" in done.err
+    assert "got 'many' (limit is set by PENSTOCK_LIST_LIMIT)" in done.err
+    assert "it must be a valid integer, got 'many'" in done.err
+    assert "it must be one of 'initial_pending', 'running', " in penstock("list", "--status", "done").err
     typed = penstock("list", "--limit", "0")
     assert "'--limit'" in typed.err
     assert "got '0' (see penstock list --help)" in typed.err

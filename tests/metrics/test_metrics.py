@@ -229,8 +229,7 @@ APP = """
 
 
 def place(store):
-    schema = store.options.get("schema")
-    return ["--url", store.url, *(["--store-schema", schema] if schema else [])]
+    return ["--url", store.address]
 
 
 def start(*arguments, cwd, **environment):

@@ -356,6 +356,7 @@ class Supervisor:
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
             env=environment,
+            start_new_session=True,  # what is typed at the terminal is for the supervisor, from the first moment
         )
         theirs.close()
         start = Start(self.setup, os.getpid(), sys.argv, imports_per_job, hidden)

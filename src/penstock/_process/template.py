@@ -44,7 +44,6 @@ def main(control_descriptor: int) -> NoReturn:
     control = socket.socket(fileno=control_descriptor)
     start = msgspec.msgpack.decode(control.recv(1 << 20), type=Start)
     sys.argv[:] = start.arguments
-    os.setsid()  # what is typed at the terminal is for the supervisor
     os.umask(os.umask(0) | 0o022)
     try:
         if start.imports_per_job:

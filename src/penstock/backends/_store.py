@@ -112,9 +112,16 @@ class Store(ABC):
 
     @abstractmethod
     def list_jobs(
-        self, *, status: str | None, type: str | None, tags: Sequence[str], after: str | None, limit: int
+        self,
+        *,
+        status: str | None,
+        type: str | None,
+        tags: Sequence[str],
+        after: str | None,
+        limit: int,
+        newest: bool,
     ) -> tuple[list[tuple[Row, Blobs]], int]:
-        """Return a page in insertion order; JobNotFoundError if `after` does not exist."""
+        """Return a page in insertion order, or the other way round; JobNotFoundError if `after` does not exist."""
 
     @abstractmethod
     def count_keyed(self, key: str | None, type: str | None) -> int:

@@ -106,6 +106,7 @@ class CallbackDelivery:
         self._lease = duration(lease, "lease", positive=True).total_seconds()
         self._look_ups = LookUps(resolver, self._concurrency)
         self._tls = tls
+        self._is_ready = False
         self._holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
         self._store_id = ""
         self._held_until = 0.0  # by the monotonic clock
@@ -126,10 +127,6 @@ class CallbackDelivery:
             return self
         if self._stopping.is_set():
             raise QueueClosedError("this CallbackDelivery was closed; make a new one")
-        if not self._keys:
-            logger.info("callbacks are not signed: set %s to sign them", SECRET_VARIABLE)
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
         self._pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="penstock-callback")
         self._thread = threading.Thread(target=self._run, name="penstock-callbacks", daemon=True)
         self._thread.start()
@@ -262,9 +259,20 @@ class CallbackDelivery:
         # What is on its way is still due in the store.
         for each in self._backend.due_deliveries(_DUE_AT_ONCE, per_lane=self._per_host):
             if each.seq not in busy and places.take(each.lane):
+                self._get_ready()
                 with self._lock:
                     self._on_the_way[each.seq] = each.lane
                 self._pool.submit(self._deliver, each)
+
+    def _get_ready(self) -> None:
+        """Before the first delivery: most workers never have one, and start sooner without the system's authorities."""
+        if self._is_ready:
+            return
+        if not self._keys:
+            logger.info("callbacks are not signed: set %s to sign them", SECRET_VARIABLE)
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        self._is_ready = True
 
     def _lose(self) -> None:
         self._held_until = 0.0
@@ -306,7 +314,7 @@ class CallbackDelivery:
         }
         if self._keys:
             headers["webhook-signature"] = signature(self._keys, delivery.event_id, timestamp, delivery.body)
-        assert self._tls is not None  # noqa: S101  # made by start()
+        assert self._tls is not None  # noqa: S101  # made before the first delivery
         left = end_at - time.monotonic()
         if left <= 0:
             raise TimeoutError("no time was left after the look-up of the name")

@@ -71,8 +71,8 @@ EXIT_CODES: Final[dict[int, str]] = {
     0: "done",
     1: "it failed: the store is away or refuses, a job that was asked for does not exist or did not succeed, "
     "an audit or the doctor found something",
-    2: "a mistake in the command, its input or its settings, such as an unknown option, malformed JSON or a url that "
-    "names no store; nothing was done",
+    2: "a mistake in the command, its input or its settings, such as an unknown option, malformed JSON, a url that "
+    "names no store or an extra that is not installed; nothing was done",
     130: "interrupted (Ctrl-C)",
     141: "whoever read its output went away, such as `head`",
 }

@@ -21,6 +21,7 @@ EXTRAS: Final = {
     "postgres": ("psycopg",),
     "spark": ("pyspark", "pyarrow"),
     "metrics": ("prometheus-client",),
+    "otel": ("opentelemetry-api",),
 }
 LONG_WAIT: Final = timedelta(hours=1)
 MOST_NAMED: Final = 10

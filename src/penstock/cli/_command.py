@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -163,12 +164,19 @@ def _show_wrong_values(command: Any, found: Settings) -> None:
                 return parameter.check_value(ctx, value)
             except typer.BadParameter as error:
                 if value is not None and "got " not in error.message:
+                    error.message = f"{_reason(error)}, got {shown(value)}"
                     origin = _origin(parameter, ctx, found)
-                    reason = error.message.removeprefix("Value error, ").rstrip(".")
-                    error.message = f"{reason}, got {shown(value)}{f' ({origin})' if origin else ''}"
+                    error.message += f" ({origin})" if origin else ""
                 raise
 
         parameter.process_value = process
+
+
+def _reason(error: typer.BadParameter) -> str:
+    """Return what is wrong with a value, in words for whoever typed it."""
+    text = error.message.removeprefix("Value error, ").partition(", unable to parse ")[0].rstrip(".")
+    text = text.replace("Input should be ", "it must be ")
+    return re.sub(r"^.+ is not one of ", "it must be one of ", text, flags=re.DOTALL)
 
 
 def _origin(parameter: Any, ctx: Any, found: Settings) -> str:
@@ -177,8 +185,8 @@ def _origin(parameter: Any, ctx: Any, found: Settings) -> str:
     if source is None:
         return ""
     if source.name == "DEFAULT_MAP":
-        return f"it comes from {found.path}"
+        return f"{key_of(parameter)} is set by {found.path}"
     if source.name == "ENVIRONMENT":
         names = [name for name in parameter.envvar if os.environ.get(name)]
-        return f"it comes from {names[0]}" if names else ""
+        return f"{key_of(parameter)} is set by {names[0]}" if names else ""
     return ""

@@ -6,6 +6,7 @@ import importlib
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 from penstock.app import App
 from penstock.connection import default_url
@@ -35,7 +36,7 @@ def load_app(name: str) -> App:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
             raise _wrong(
-                name, f"there is no module {error.name!r} here or in the installed packages"
+                name, f"there is no module {error.name!r} in {folder} or among the installed packages"
             ) from None
         raise _wrong(name, f"importing it failed: {_where(error)}") from error
     except Exception as error:
@@ -43,10 +44,10 @@ def load_app(name: str) -> App:
     found: object = module
     for part in (attribute or "app").split("."):
         if not hasattr(found, part):
-            raise _wrong(name, f"{module_name} has no attribute {part!r}")
+            raise _wrong(name, f"{module_name} has no attribute {part!r}{_apps_of(module)}")
         found = getattr(found, part)
     if not isinstance(found, App):
-        raise _wrong(name, f"that is no penstock.App but {shown(found)}")
+        raise _wrong(name, f"that is no penstock.App but {shown(found)}{_apps_of(module)}")
     return found
 
 
@@ -64,6 +65,12 @@ def check_shared(app: App) -> None:
 
 def _wrong(name: str, why: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"{shown(name)}: {why}", field="app", value=name)
+
+
+def _apps_of(module: ModuleType) -> str:
+    """Name the apps that are there, for somebody who asked for another one."""
+    names = [name for name, value in vars(module).items() if isinstance(value, App)]
+    return f" (did you mean {' or '.join(f'{module.__name__}:{each}' for each in names)}?)" if names else ""
 
 
 def _where(error: BaseException) -> str:

@@ -43,6 +43,8 @@ __all__ = [
 ]
 
 SHORT_TEXT: Final = 2_000
+#: Of a cell that does not fit.
+FEWEST_LETTERS: Final = 10
 _COLOURS: Final = {
     JobStatus.RUNNING: "cyan",
     JobStatus.CANCELLING: "yellow",
@@ -156,7 +158,7 @@ class TableWriter:
         for number, (column, cell) in enumerate(zip(self._columns, line, strict=True)):
             width = max(self._columns[column], cell.cell_len)
             if number == last:  # the only one that is ever cut: ids are there to be copied
-                width = max(10, min(width, console.width - used))
+                width = min(width, max(FEWEST_LETTERS, console.width - used))
             cell.truncate(width, overflow="ellipsis")
             if number != last or column in self._right:
                 cell.align("right" if column in self._right else "left", width)
@@ -187,9 +189,7 @@ def emit_facts(facts: Iterable[tuple[str, object]]) -> None:
         if console is None:
             emit(f"{name:{width}}  {clean(value)}")
         else:
-            line = Text(f"{name:{width}}  ", style="bold")
-            line.append_text(_cell(value))
-            console.print(line, soft_wrap=True)
+            console.print(Text.assemble((f"{name:{width}}  ", "bold"), _cell(value)), soft_wrap=True)
 
 
 def _cell(value: object) -> Text:

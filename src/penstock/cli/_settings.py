@@ -32,7 +32,7 @@ SETTINGS_KEY: Final = "penstock.settings"
 NAMES: Final = ("penstock.toml", "pyproject.toml")
 URL_VARIABLE: Final = "PENSTOCK_URL"
 #: Keys that may stand above the tables: they hold for every command that has such an option.
-SHARED: Final = ("url", "store-schema", "lake", "master")
+SHARED: Final = ("url", "lake", "master")
 
 
 class Settings:

@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 
 from penstock.connection import default_url
-from penstock.errors import PenstockError
+from penstock.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Master", "StoreSchema", "Urls", "spark_session", "stderr", "urls_or_default"]
+__all__ = ["Master", "Urls", "spark_session", "stderr", "urls_or_default"]
 
 #: For people; what a command is asked for goes to stdout.
 stderr = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -23,9 +23,6 @@ stderr = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_w
 Urls: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--url", "-u", help="The store; may be given several times. Default: $PENSTOCK_URL."),
-]
-StoreSchema: TypeAlias = Annotated[
-    str, typer.Option("--store-schema", envvar="PENSTOCK_SCHEMA", help="The schema of a PostgreSQL store.")
 ]
 Master: TypeAlias = Annotated[
     str | None,
@@ -44,12 +41,13 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
     """Start Spark for one command.
 
     Raises:
-        PenstockError: the extra is not installed, or there is no Java.
+        InvalidArgumentError: the extra is not installed.
+        PenstockError: there is no Java.
     """
     try:
         from penstock.spark import session  # noqa: PLC0415  # seconds, and an extra
     except ImportError as error:
-        raise PenstockError(str(error)) from error
+        raise InvalidArgumentError(str(error)) from error
     with stderr.status("Starting Spark"):
         spark = session(master)
     try:

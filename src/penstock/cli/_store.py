@@ -14,7 +14,7 @@ from penstock.errors import InvalidArgumentError
 from penstock.queue import Queue
 from penstock.scope import cancel_scope
 
-__all__ = ["AsJson", "StoreSchema", "Url", "open_queue", "open_store"]
+__all__ = ["AsJson", "Url", "open_queue", "open_store"]
 
 #: A server that is not there is waited for so long. Workers wait for as long as the store's own `timeout` says.
 CONNECT_SECONDS: Final = 10.0
@@ -30,30 +30,17 @@ Url: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
-StoreSchema: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--store-schema",
-        metavar="NAME",
-        envvar="PENSTOCK_SCHEMA",
-        help="The schema of a PostgreSQL store; else penstock.",
-        show_default=False,
-    ),
-]
 AsJson: TypeAlias = Annotated[
     bool, typer.Option("--json", help="Print JSON: one object, or one a line for a list.")
 ]
 
 
 @contextmanager
-def open_store(
-    url: str | None, schema: str | None = None, *, create: bool = False, **options: Any
-) -> Iterator[Backend]:
+def open_store(url: str | None, *, create: bool = False, **options: Any) -> Iterator[Backend]:
     """Open the store that a command works on, for as long as it does.
 
     Args:
         url: what `Url` gave.
-        schema: what `StoreSchema` gave; SQLite stores have none.
         create: make the store if it is not there, as commands do that write something new.
         **options: of `open_backend`.
 
@@ -62,16 +49,13 @@ def open_store(
         BackendError: the store cannot be opened.
     """
     chosen = url or default_url()
-    scheme = chosen.partition(":")[0].lower()
-    if scheme == "memory":
+    if chosen.partition(":")[0].lower() == "memory":
         raise InvalidArgumentError(
             "memory: belongs to the process that opened it; "
             "name sqlite:///jobs.db or postgresql://… (--url, PENSTOCK_URL or url in penstock.toml)",
             field="url",
             value=chosen,
         )
-    if schema is not None and scheme.startswith("postgres"):
-        options["schema"] = schema
     with cancel_scope(CONNECT_SECONDS):
         backend = open_backend(chosen, create=create, **options)
     with backend:
@@ -79,9 +63,7 @@ def open_store(
 
 
 @contextmanager
-def open_queue(
-    url: str | None, schema: str | None = None, *, create: bool = False, **options: Any
-) -> Iterator[Queue]:
+def open_queue(url: str | None, *, create: bool = False, **options: Any) -> Iterator[Queue]:
     """As `open_store`, with a queue on it."""
-    with open_store(url, schema, create=create, **options) as backend, Queue(backend) as queue:
+    with open_store(url, create=create, **options) as backend, Queue(backend) as queue:
         yield queue

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli._output import clean, emit
-from penstock.cli._store import StoreSchema, Url, open_store
+from penstock.cli._store import Url, open_store
 from penstock.cli._values import as_duration
 
 __all__ = ["archive"]
@@ -19,7 +19,6 @@ def archive(
         typer.Option(metavar="TIME", help="Keep histories whose last change is younger: 90d, 12h, 30m, 10s."),
     ] = "90d",
     url: Url = None,
-    store_schema: StoreSchema = None,
 ) -> None:
     """Remove old histories from the journal.
 
@@ -29,7 +28,7 @@ def archive(
         penstock archive --older-than 30d
     """
     age = as_duration(older_than, "older_than")
-    with open_store(url, store_schema) as backend:
+    with open_store(url) as backend:
         consumers = backend.list_consumers()
         removed = backend.archive_journal(age)
     emit(f"{removed.histories} histories with {removed.rows} rows were removed")

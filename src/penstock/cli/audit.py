@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli._output import clean, emit, emit_json
-from penstock.cli._spark import Master, StoreSchema, spark_session, stderr
+from penstock.cli._spark import Master, spark_session, stderr
 from penstock.errors import InvalidArgumentError
 
 __all__ = ["audit"]
@@ -26,7 +26,6 @@ def audit(
     ] = 24.0,
     limit: Annotated[int, typer.Option(min=1, help="Violations to show at most.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    store_schema: StoreSchema = "penstock",
     master: Master = None,
 ) -> None:
     """Check the journal against the rules; exit 1 if one is broken.
@@ -48,7 +47,6 @@ def audit(
                 str(lake if url is None else url),
                 drained_at=datetime.now(UTC) if drained else None,
                 idempotency_window=idempotency_hours * 3600,
-                store_schema=store_schema,
             )
             number = found.violations.count()
             shown = found.violations.limit(limit).collect()

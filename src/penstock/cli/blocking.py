@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli._output import emit, emit_json
-from penstock.cli._store import AsJson, StoreSchema, Url, open_store
+from penstock.cli._store import AsJson, Url, open_store
 
 __all__ = ["block", "unblock"]
 
@@ -15,7 +15,6 @@ __all__ = ["block", "unblock"]
 def block(
     status: Annotated[bool, typer.Option("--status", help="Change nothing; only say how it is.")] = False,
     url: Url = None,
-    store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
     """Refuse new jobs, or say whether they are.
@@ -26,20 +25,20 @@ def block(
         penstock block
         penstock block --status --json
     """
-    _set(None if status else True, url, store_schema, as_json=as_json)
+    _set(None if status else True, url, as_json=as_json)
 
 
-def unblock(url: Url = None, store_schema: StoreSchema = None, as_json: AsJson = False) -> None:
+def unblock(url: Url = None, as_json: AsJson = False) -> None:
     """Accept new jobs again.
 
     Examples:
         penstock unblock
     """
-    _set(False, url, store_schema, as_json=as_json)
+    _set(False, url, as_json=as_json)
 
 
-def _set(blocked: bool | None, url: str | None, schema: str | None, *, as_json: bool) -> None:
-    with open_store(url, schema) as backend:
+def _set(blocked: bool | None, url: str | None, *, as_json: bool) -> None:
+    with open_store(url) as backend:
         if blocked is not None:
             backend.set_blocked(blocked)
         is_blocked = backend.is_blocked()

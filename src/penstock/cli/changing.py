@@ -9,7 +9,7 @@ import typer
 
 from penstock.backends.base import Backend
 from penstock.cli._output import ask, clean, emit, emit_json, fail, is_terminal
-from penstock.cli._store import AsJson, StoreSchema, Url, open_queue
+from penstock.cli._store import AsJson, Url, open_queue
 from penstock.cli._values import Ids, Tags, listed, read_ids
 from penstock.errors import InvalidArgumentError
 
@@ -23,7 +23,6 @@ def cancel(
     tags: Tags = None,
     yes: Yes = False,
     url: Url = None,
-    store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
     """Cancel jobs that wait or run.
@@ -36,7 +35,7 @@ def cancel(
         penstock list --status initial_pending --json | jq -r .id | penstock cancel -
     """
     wanted, labels = _selected(ids, tags)
-    with open_queue(url, store_schema) as queue:
+    with open_queue(url) as queue:
         _confirm("cancel", queue.backend, labels, yes=yes)
         cancelled, unknown = queue.cancel_jobs(tags=labels, job_ids=wanted)
     lost = set(unknown)
@@ -53,7 +52,6 @@ def redrive(
     tags: Tags = None,
     yes: Yes = False,
     url: Url = None,
-    store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit failed and dead jobs again.
@@ -65,7 +63,7 @@ def redrive(
         penstock redrive --tags nightly --yes
     """
     wanted, labels = _selected(ids, tags)
-    with open_queue(url, store_schema) as queue:
+    with open_queue(url) as queue:
         _confirm("redrive", queue.backend, labels, yes=yes)
         made = queue.redrive_jobs(tags=labels, job_ids=wanted)
     if as_json:
@@ -80,7 +78,6 @@ def delete(
     tags: Tags = None,
     yes: Yes = False,
     url: Url = None,
-    store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete jobs that have ended.
@@ -92,7 +89,7 @@ def delete(
         penstock delete --tags trial --yes
     """
     wanted, labels = _selected(ids, tags)
-    with open_queue(url, store_schema) as queue:
+    with open_queue(url) as queue:
         _confirm("delete", queue.backend, labels, yes=yes)
         known = queue.get_jobs(wanted) if wanted else {}
         number = queue.delete_jobs(tags=labels, job_ids=wanted)

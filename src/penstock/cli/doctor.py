@@ -11,7 +11,7 @@ from rich.text import Text
 from penstock.cli._checks import check_machine, check_work
 from penstock.cli._output import clean, emit, emit_json, is_terminal
 from penstock.cli._screen import console
-from penstock.cli._store import AsJson, StoreSchema, Url, open_store
+from penstock.cli._store import AsJson, Url, open_store
 from penstock.errors import BackendError, InvalidArgumentError
 from penstock.overview import Finding, Level
 
@@ -20,16 +20,16 @@ __all__ = ["doctor"]
 _COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
 
 
-def doctor(url: Url = None, store_schema: StoreSchema = None, as_json: AsJson = False) -> None:
-    """Look for what is wrong, or soon will be: the store, its settings, this machine, workers, callbacks.
+def doctor(url: Url = None, as_json: AsJson = False) -> None:
+    """Look for what is wrong, or soon will be.
 
-    Each line is ok, a warning or a problem, with what to do next. Exits with 1 if there is a problem, else with 0.
+    The store, its settings, this machine, workers, callbacks. Each line is ok, a warning or a problem, with what to do next. Exits with 1 if there is a problem, else with 0.
 
     Examples:
         penstock doctor
         penstock doctor --url postgresql://app@db/shop --json
     """
-    found = [*check_machine(), *_check_store(url, store_schema)]
+    found = [*check_machine(), *_check_store(url)]
     worst = max((each.level for each in found), key=list(Level).index)
     if as_json:
         emit_json({"status": worst, "findings": [_fields(each) for each in found]})
@@ -38,9 +38,9 @@ def doctor(url: Url = None, store_schema: StoreSchema = None, as_json: AsJson = 
     raise typer.Exit(1 if worst is Level.PROBLEM else 0)
 
 
-def _check_store(url: str | None, schema: str | None) -> Iterator[Finding]:
+def _check_store(url: str | None) -> Iterator[Finding]:
     try:
-        with open_store(url, schema) as backend:
+        with open_store(url) as backend:
             yield Finding(check="store", level=Level.OK, message=repr(backend).strip("<>"))
             yield from check_work(backend.overview())
             yield from backend.examine()

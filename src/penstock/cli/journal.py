@@ -11,7 +11,7 @@ import typer
 
 from penstock.backends.base import Backend
 from penstock.cli._output import TableWriter, emit_json, journal_fields, local
-from penstock.cli._store import AsJson, StoreSchema, Url, open_store
+from penstock.cli._store import AsJson, Url, open_store
 from penstock.errors import BackendError, InvalidArgumentError
 from penstock.job import JournalEntry
 
@@ -46,7 +46,6 @@ def journal(
         typer.Option("--limit", "-n", min=1, max=MOST, help="At most so many rows, before what is followed."),
     ] = 50,
     url: Url = None,
-    store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the journal: the latest changes, or those after a row.
@@ -57,7 +56,7 @@ def journal(
         penstock journal --follow
         penstock journal --job 5f8c9a4e-0d3b-4c1e-9d59-0b8f4f6f1a2b
     """
-    with open_store(url, store_schema) as backend:
+    with open_store(url) as backend:
         first, last = backend.journal_span()
         if after is not None and after > last:
             raise InvalidArgumentError(

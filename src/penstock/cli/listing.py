@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli._output import clean, emit_json, emit_table, is_terminal, job_fields, local, note
-from penstock.cli._store import AsJson, StoreSchema, Url, open_store
+from penstock.cli._store import AsJson, Url, open_store
 from penstock.cli._values import Tags, listed
 from penstock.job import Job, JobStatus
 
@@ -29,21 +29,21 @@ def list_jobs(
         str | None,
         typer.Option("--after", metavar="ID", help="Go on behind this job, the last one of the page before."),
     ] = None,
+    oldest: Annotated[bool, typer.Option("--oldest", help="The oldest first.")] = False,
     url: Url = None,
-    store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
-    """List jobs, oldest first.
+    """List jobs, newest first.
 
     Payloads and results are left to `penstock show`.
 
     Examples:
         penstock list --status failed
         penstock list --type resize --tags gpu --limit 200
-        penstock list --json | jq -r .id
+        penstock list --oldest --json | jq -r .id
     """
     found: list[Job] = []
-    with open_store(url, store_schema) as backend:
+    with open_store(url) as backend:
         while len(found) < limit:
             page = backend.list_jobs(
                 status=status,
@@ -51,6 +51,7 @@ def list_jobs(
                 tags=listed(tags),
                 after=found[-1].id if found else after,
                 limit=min(PAGE, limit - len(found)),
+                newest=not oldest,
             )
             found += page
             if len(page) < PAGE:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from penstock.cli._output import clean, emit, is_terminal, note
-from penstock.cli._store import StoreSchema, Url, open_queue
+from penstock.cli._store import Url, open_queue
 from penstock.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -33,11 +33,10 @@ def metrics(
         bool, typer.Option("--once", help="Print the metrics and exit, instead of serving them.")
     ] = False,
     url: Url = None,
-    store_schema: StoreSchema = None,
 ) -> None:
-    """Serve the metrics of a store at /metrics, for Prometheus to scrape, until SIGTERM or Ctrl-C.
+    """Serve the metrics of a store for Prometheus.
 
-    One is enough for a store, however many workers and processes there are: the figures are the store's own. Needs the
+    They are at /metrics, until SIGTERM or Ctrl-C. One is enough for a store, however many workers and processes there are: the figures are the store's own. Needs the
     extra: pip install 'penstock[metrics]'.
 
     Examples:
@@ -53,7 +52,7 @@ def metrics(
         raise InvalidArgumentError(
             "metrics need an extra: pip install 'penstock[metrics]'", field="metrics"
         ) from error
-    with open_queue(url, store_schema) as queue:
+    with open_queue(url) as queue:
         registry = prometheus_client.CollectorRegistry()
         registry.register(PenstockCollector(queue))
         if once:

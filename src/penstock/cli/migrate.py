@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from penstock.cli._output import emit, emit_json, emit_table, local
-from penstock.cli._store import AsJson, StoreSchema, Url
-from penstock.connection import default_url, list_migrations, migrate_store, migration_script
+from penstock.cli._store import AsJson, Url
+from penstock.connection import list_migrations, migrate_store, migration_script
 from penstock.overview import MigrationStep
 
 __all__ = ["migrate"]
@@ -22,7 +22,7 @@ def _group() -> None:
 
 
 @migrate.command("up")
-def up(url: Url = None, store_schema: StoreSchema = None, as_json: AsJson = False) -> None:
+def up(url: Url = None, as_json: AsJson = False) -> None:
     """Apply the steps that a store lacks, making the store if there is none.
 
     A SQLite store does this by itself when it is opened, and so does an empty PostgreSQL schema. Each step is one
@@ -31,8 +31,8 @@ def up(url: Url = None, store_schema: StoreSchema = None, as_json: AsJson = Fals
     Examples:
         penstock migrate up --url postgresql://app@db/shop
     """
-    applied = migrate_store(url or default_url(), schema=_schema(url, store_schema))
-    steps = list_migrations(url or default_url(), schema=_schema(url, store_schema))
+    applied = migrate_store(url)
+    steps = list_migrations(url)
     version = _version(steps)
     if as_json:
         emit_json({"applied": applied, "version": version})
@@ -44,7 +44,7 @@ def up(url: Url = None, store_schema: StoreSchema = None, as_json: AsJson = Fals
 
 
 @migrate.command("list")
-def list_steps(url: Url = None, store_schema: StoreSchema = None, as_json: AsJson = False) -> None:
+def list_steps(url: Url = None, as_json: AsJson = False) -> None:
     """Show every step, and when it was applied. Changes nothing.
 
     OLDEST is the oldest version of the code that may run on a store with this step.
@@ -53,7 +53,7 @@ def list_steps(url: Url = None, store_schema: StoreSchema = None, as_json: AsJso
         penstock migrate list
         penstock migrate list --json
     """
-    steps = list_migrations(url or default_url(), schema=_schema(url, store_schema))
+    steps = list_migrations(url)
     if as_json:
         for step in steps:
             emit_json(
@@ -76,7 +76,6 @@ def list_steps(url: Url = None, store_schema: StoreSchema = None, as_json: AsJso
 @migrate.command("sql")
 def sql(
     url: Url = None,
-    store_schema: StoreSchema = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Every step, whatever was applied; reaches for no store.")
     ] = False,
@@ -87,14 +86,8 @@ def sql(
         penstock migrate sql --url postgresql://app@db/shop
         penstock migrate sql --url postgresql:// --all
     """
-    place = url or default_url()
-    schema = _schema(url, store_schema)
-    after = 0 if everything else _version(list_migrations(place, schema=schema))
-    emit(migration_script(place, schema=schema, after=after).rstrip("\n"))
-
-
-def _schema(url: str | None, given: str | None) -> str | None:
-    return given if (url or default_url()).partition(":")[0].lower().startswith("postgres") else None
+    after = 0 if everything else _version(list_migrations(url))
+    emit(migration_script(url, after=after).rstrip("\n"))
 
 
 def _version(steps: list[MigrationStep]) -> int:

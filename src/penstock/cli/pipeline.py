@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from penstock.cli._spark import Master, StoreSchema, Urls, spark_session, stderr, urls_or_default
+from penstock.cli._spark import Master, Urls, spark_session, stderr, urls_or_default
 
 if TYPE_CHECKING:
     from penstock.spark import SyncProgress
@@ -39,7 +39,6 @@ def run(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="First make every table but events again.")
     ] = False,
-    store_schema: StoreSchema = "penstock",
     master: Master = None,
 ) -> None:
     """Bring a lake up to date with journals.
@@ -59,7 +58,6 @@ def run(
             spark,
             urls,
             lake,
-            store_schema=store_schema,
             rebuild=rebuild,
             continuous=continuous,
             interval=interval,

@@ -19,7 +19,7 @@ from penstock.cli._output import (
     shortened,
     span,
 )
-from penstock.cli._store import AsJson, StoreSchema, Url, open_store
+from penstock.cli._store import AsJson, Url, open_store
 from penstock.job import Job, JobStatus, JournalEntry
 
 __all__ = ["show"]
@@ -31,7 +31,6 @@ def show(
     job_id: Annotated[str, typer.Argument(metavar="ID", help="The job.")],
     full: Annotated[bool, typer.Option("--full", help="Cut nothing.")] = False,
     url: Url = None,
-    store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
     """Show all about a job.
@@ -42,7 +41,7 @@ def show(
         penstock show 5f8c9a4e-0d3b-4c1e-9d59-0b8f4f6f1a2b
         penstock show 5f8c9a4e-0d3b-4c1e-9d59-0b8f4f6f1a2b --json
     """
-    with open_store(url, store_schema) as backend:
+    with open_store(url) as backend:
         job = backend.get_job(job_id)
         history = backend.job_history(job_id, MOST_ROWS)
         output = backend.get_output(job_id)

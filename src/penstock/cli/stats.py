@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli._output import clean, emit, emit_json, emit_table, span
-from penstock.cli._store import AsJson, StoreSchema, Url, open_store
+from penstock.cli._store import AsJson, Url, open_store
 from penstock.cli._values import Tags, listed
 from penstock.job import JobStats
 from penstock.overview import is_handled
@@ -34,7 +34,6 @@ def stats(
     ] = None,
     tags: Tags = None,
     url: Url = None,
-    store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
     """Count jobs: all of them, and those with certain tags.
@@ -47,7 +46,7 @@ def stats(
         penstock stats gpu customer=42,urgent
         penstock stats --json
     """
-    with open_store(url, store_schema) as backend:
+    with open_store(url) as backend:
         wanted = [listed([each]) for each in groups or ()] + ([listed(tags)] if tags else [])
         rows = [backend.get_job_stats(each) for each in wanted]
         whole = backend.get_job_stats()

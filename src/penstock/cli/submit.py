@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from penstock._client import QueueClient
 from penstock.cli._command import Command
 from penstock.cli._output import clean, emit, emit_json, fail, is_terminal, job_fields, note, stderr_console
-from penstock.cli._store import AsJson, StoreSchema, Url, open_queue
+from penstock.cli._store import AsJson, Url, open_queue
 from penstock.cli._values import as_duration, as_moment, as_payload, as_priority, listed, read_input
 from penstock.connection import default_url
 from penstock.errors import InvalidArgumentError, shown
@@ -134,7 +134,6 @@ def submit(
         ),
     ] = None,
     url: Url = None,
-    store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
     """Submit a job and print its id.
@@ -166,17 +165,17 @@ def submit(
         if payload is not None:
             raise InvalidArgumentError("with --jsonl, payloads come from stdin or --file", field="payload")
         lines = read_input(file or "-", "jsonl", most=None).split(b"\n")
-        jobs = _submit_lines(lines, request, url, store_schema)
+        jobs = _submit_lines(lines, request, url)
     else:
         if type is None:
             raise InvalidArgumentError(
                 "name the type of the job, such as penstock submit resize '{}'", field="type"
             )
         request["payload"] = as_payload(_payload(payload, file))
-        with open_queue(url, store_schema, create=True) as queue:
+        with open_queue(url, create=True) as queue:
             jobs = [queue.submit(**_arguments(request))]
     if wait is not None:
-        _await(jobs, patience, url, store_schema, as_json=as_json)
+        _await(jobs, patience, url, as_json=as_json)
         return
     for job in jobs:
         emit_json(job_fields(job)) if as_json else emit(clean(job.id))
@@ -220,9 +219,7 @@ def _arguments(request: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _submit_lines(
-    lines: list[bytes], defaults: Mapping[str, Any], url: str | None, schema: str | None
-) -> list[Job]:
+def _submit_lines(lines: list[bytes], defaults: Mapping[str, Any], url: str | None) -> list[Job]:
     """Store a job for each line, all or none: every line is understood before the first one is stored."""
     numbered = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     requests = []
@@ -234,7 +231,7 @@ def _submit_lines(
     is_server = (url or default_url()).lower().startswith("postgres")
     # On SQLite it says how long to wait for others, who never take long.
     options = {"timeout": BULK_SECONDS} if is_server else {}
-    with open_queue(url, schema, create=True, **options) as queue:
+    with open_queue(url, create=True, **options) as queue:
         jobs: list[Job] = []
         for (number, _), request in zip(numbered, requests, strict=True):
             try:
@@ -285,12 +282,10 @@ def _progress(jobs: list[Job]) -> Iterator[Iterator[Job]]:
 # -- waiting ---------------------------------------------------------------------------------------------------------
 
 
-def _await(
-    jobs: list[Job], patience: float | None, url: str | None, schema: str | None, *, as_json: bool
-) -> None:
+def _await(jobs: list[Job], patience: float | None, url: str | None, *, as_json: bool) -> None:
     """Wait for jobs and print how they ended; exit 1 if one did not succeed."""
     is_well = True
-    with open_queue(url, schema) as queue:
+    with open_queue(url) as queue:
         client = QueueClient(queue)
         try:
             for job in jobs:

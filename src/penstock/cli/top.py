@@ -22,7 +22,7 @@ from rich.text import Text
 from penstock.cli._glance import Glance, Looker, Rates, glance_fields
 from penstock.cli._output import clean, emit, emit_json, is_terminal, span
 from penstock.cli._screen import console
-from penstock.cli._store import AsJson, StoreSchema, Url, open_store
+from penstock.cli._store import AsJson, Url, open_store
 from penstock.errors import BackendError
 from penstock.overview import Overview, OwnerView, TypeView
 
@@ -43,19 +43,18 @@ def top(
         bool, typer.Option("--once", help="Look once and exit; there are no rates then.")
     ] = False,
     url: Url = None,
-    store_schema: StoreSchema = None,
     as_json: AsJson = False,
 ) -> None:
-    """Watch a store: what waits by type, jobs a second, workers and their slots, the latest failures.
+    """Watch a store live.
 
-    q or Ctrl-C ends it. Into a pipe it prints one table after another; with --json one object for each look.
+    What waits by type, jobs a second, workers and their slots, the latest failures. q or Ctrl-C ends it. Into a pipe it prints one table after another; with --json one object for each look.
 
     Examples:
         penstock top
         penstock top --interval 0.5
         penstock top --once --json
     """
-    with open_store(url, store_schema) as backend:
+    with open_store(url) as backend:
         place = repr(backend).strip("<>")
         looker = Looker(backend)
         if once:

@@ -48,7 +48,7 @@ class StreamOptions(NamedTuple):
 
 
 _URLS: Final = ("url", "path", "paths")
-_READ: Final = ("table", "storeSchema", "partitions", "batchRows", "pushdown")
+_READ: Final = ("table", "partitions", "batchRows", "pushdown")
 _STREAM: Final = ("startingOffset", "maxRowsPerTrigger")
 
 
@@ -121,14 +121,13 @@ class Checked:
             how = "stand more than once" if named else "is missing"
             self.wrong.append(f'the store\'s url {how}: .option("url", "sqlite:///jobs.db") names it')
             return ()
-        schema = self._given.get("storeschema", "penstock")
         urls = _urls(self._given[named[0]])
         if len(set(urls)) < len(urls):
             self.wrong.append("a url stands twice")
         places = []
         for url in urls:
             try:
-                places.append(Place.of(url, schema))
+                places.append(Place.of(url))
             except InvalidArgumentError as error:
                 self.wrong.append(str(error))
         return tuple(places)

@@ -35,7 +35,7 @@ class Place(NamedTuple):
     Attributes:
         url: where it is, as the drivers take it; a file's path is absolute, since executors work in folders of their own.
         kind: "sqlite" or "postgresql".
-        schema: of a PostgreSQL store.
+        schema: of a PostgreSQL store, which the url names: `?schema=`.
         file: of a SQLite store.
         pgbouncer: whether the url leads to a pooler in transaction mode.
     """
@@ -47,27 +47,21 @@ class Place(NamedTuple):
     pgbouncer: bool = False
 
     @classmethod
-    def of(cls, url: str, schema: str = _SCHEMA) -> Place:
+    def of(cls, url: str) -> Place:
         """Return the place that a url names.
 
         Raises:
-            InvalidArgumentError: not a url of a store, one that lives in a process, or one that names another schema.
+            InvalidArgumentError: not a url of a store, or one that lives in a process.
         """
         scheme = url.partition(":")[0].lower()
         if scheme in ("postgresql", "postgres"):
             location, options = postgres_location(url)
-            named = options.get("schema", schema)
-            if schema not in (_SCHEMA, named):
-                raise InvalidArgumentError(
-                    f"the url names the schema {shown(named)}, the option {shown(schema)}",
-                    field="schema",
-                    value=schema,
-                )
-            return cls(location, "postgresql", named, "", options.get("pgbouncer", False))
+            schema = options.get("schema", _SCHEMA)
+            return cls(location, "postgresql", schema, "", options.get("pgbouncer", False))
         if scheme == "sqlite":
             file = str(Path(sqlite_file(url)).absolute())
             query = urlsplit(url).query
-            return cls(f"sqlite:///{quote(file)}{'?' if query else ''}{query}", "sqlite", schema, file)
+            return cls(f"sqlite:///{quote(file)}{'?' if query else ''}{query}", "sqlite", "", file)
         if scheme == "memory":
             raise InvalidArgumentError(
                 "a store in memory: belongs to one process; Spark needs sqlite:/// or postgresql://",

@@ -5,7 +5,6 @@
 
 Options (names without regard to case):
     url         the store
-    storeSchema the schema of a PostgreSQL store; penstock
     ids         generate: rows without id and idempotency_key get random ids; a rerun then adds them again
     atomic      false: more than 1,000,000 rows, published in portions (batch writes only)
     stagingDir  SQLite: where rows wait until all of them are known to be good; beside the store
@@ -63,7 +62,7 @@ class SinkOptions(NamedTuple):
     generates_ids: bool
 
 
-_NAMES: Final = ("url", "path", "storeSchema", "ids", "stagingDir")
+_NAMES: Final = ("url", "path", "ids", "stagingDir")
 
 
 def sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:

@@ -7,7 +7,6 @@
 Options (names without regard to case):
     url         a store, or a JSON array of stores; `load(url)` and `load([url, …])` say the same
     table       journal (default) or jobs
-    storeSchema the schema of a PostgreSQL store; penstock
     partitions  tasks for each store at most; the driver's number of cores
     batchRows   rows of an Arrow batch at most; 8192
     pushdown    whether filters are decided by the store; true after `register`, else false

@@ -517,13 +517,13 @@ class Worker:
 
 def _log_end(run: Run, outcome: Outcome) -> None:
     words = {Completed: "completed", Failed: "failed", Cancelled: "cancelled", Released: "handed back"}
-    text = words[type(outcome)]
     if not logger.isEnabledFor(logging.INFO):
         return
     seconds = time.monotonic() - run.started_at
     facts: dict[str, object] = {"seconds": round(seconds, 6)}
+    detail = _shown_result(outcome)
     if isinstance(outcome, Failed):
-        text += f" ({outcome.category}): {outcome.message.partition(chr(10))[0][:200]}"
+        detail = f" ({outcome.category}): {outcome.message.partition(chr(10))[0][:200]}"
         facts |= {"category": str(outcome.category), "code": outcome.code}
     _log_job(
         logging.INFO,
@@ -533,9 +533,9 @@ def _log_end(run: Run, outcome: Outcome) -> None:
         run.job.type,
         run.job.id,
         run.job.attempt,
-        text,
+        words[type(outcome)],
         seconds,
-        _shown_result(outcome),
+        detail,
         **facts,
     )
 

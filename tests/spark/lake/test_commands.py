@@ -165,6 +165,6 @@ main()
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "pip install 'penstock[spark]'" in done.stderr
     assert "Traceback" not in done.stderr

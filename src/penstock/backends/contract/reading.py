@@ -43,8 +43,9 @@ class Reading(ABC):
         tags: Sequence[str] = (),
         after: str | None = None,
         limit: int = 100,
+        newest: bool = False,
     ) -> list[Job]:
-        """Return a page of jobs in insertion order.
+        """Return a page of jobs in insertion order, or the newest first.
 
         Args:
             status: only this status.
@@ -52,6 +53,7 @@ class Reading(ABC):
             tags: only jobs that have all of these.
             after: the last id of the page before.
             limit: 1 to 1000.
+            newest: the other way round: those that were enqueued last come first.
         """
 
     def get_output(self, job_id: str) -> str:  # noqa: ARG002  # of a store that keeps none

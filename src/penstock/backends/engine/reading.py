@@ -53,6 +53,7 @@ class ReadVerbs(EngineCore):
         tags: Sequence[str] = (),
         after: str | None = None,
         limit: int = 100,
+        newest: bool = False,
     ) -> list[Job]:
         wanted_status = None if status is None else str(arguments.status(status))
         arguments.optional_text("type", type, arguments.MAX_TYPE)
@@ -61,7 +62,7 @@ class ReadVerbs(EngineCore):
         arguments.limit(limit, most=1000)
         checkpoint()
         rows, now = self._store.list_jobs(
-            status=wanted_status, type=type, tags=wanted_tags, after=after, limit=limit
+            status=wanted_status, type=type, tags=wanted_tags, after=after, limit=limit, newest=bool(newest)
         )
         with damage_named():
             return [job_of(row, *blobs, now) for row, blobs in rows]

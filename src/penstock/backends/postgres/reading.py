@@ -85,9 +85,10 @@ def list_jobs(
     tags: Sequence[str],
     after: str | None,
     limit: int,
+    newest: bool,
 ) -> tuple[list[tuple[Row, Blobs]], int]:
-    """Return a page in insertion order, and the server's time."""
-    begin = 0
+    """Return a page in insertion order, or the other way round, and the server's time."""
+    beyond, direction, begin = ("<", " DESC", 2**63 - 1) if newest else (">", "", 0)
     if after is not None:
         found = connection.execute(
             sql.text("SELECT seq FROM {schema}.job WHERE id = %(id)s"), {"id": after}
@@ -95,7 +96,7 @@ def list_jobs(
         if found is None:
             raise JobNotFoundError(after)
         begin = found[0]
-    conditions = "WHERE job.seq > %(begin)s"
+    conditions = ""
     parameters: dict[str, Any] = {"begin": begin, "limit": limit}
     if status is not None:
         conditions += " AND job.status = %(status)s"
@@ -103,22 +104,23 @@ def list_jobs(
     if type is not None:
         conditions += " AND job.type = %(type)s"
         parameters["type"] = type
-    source = _SELECT
+    source, where = _SELECT, "WHERE"
     order = "job.seq"
     if tags:
         # From the first tag's rows on, which lie in insertion order.
         source = _SELECT.replace(
             " FROM {schema}.job", " FROM {schema}.job_tag AS first JOIN {schema}.job ON job.seq = first.seq"
         )
-        conditions = "WHERE first.tag = %(first)s AND first.seq > %(begin)s" + conditions.removeprefix(
-            "WHERE job.seq > %(begin)s"
-        )
+        where = "WHERE first.tag = %(first)s AND"
         order = "first.seq"
         parameters["first"] = tags[0]
         if len(tags) > 1:
             conditions += _HAS_TAGS
             parameters["tags"] = list(tags[1:])
-    return _jobs(connection, sql.text(f"{source}{conditions} ORDER BY {order} LIMIT %(limit)s"), parameters)
+    query = (
+        f"{source}{where} {order} {beyond} %(begin)s{conditions} ORDER BY {order}{direction} LIMIT %(limit)s"
+    )
+    return _jobs(connection, sql.text(query), parameters)
 
 
 def count_tagged(connection: BoundedConnection, sql: Statements, tags: Sequence[str]) -> dict[str, int]:

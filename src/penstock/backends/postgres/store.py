@@ -190,11 +190,25 @@ class PostgresStore(Runner):
         return found, now if self._clock is None else to_micros(self._clock.now())
 
     def list_jobs(
-        self, *, status: str | None, type: str | None, tags: Sequence[str], after: str | None, limit: int
+        self,
+        *,
+        status: str | None,
+        type: str | None,
+        tags: Sequence[str],
+        after: str | None,
+        limit: int,
+        newest: bool,
     ) -> tuple[list[tuple[Row, Blobs]], int]:
         found, now = self.run(
             lambda connection: reading.list_jobs(
-                connection, self.context.sql, status=status, type=type, tags=tags, after=after, limit=limit
+                connection,
+                self.context.sql,
+                status=status,
+                type=type,
+                tags=tags,
+                after=after,
+                limit=limit,
+                newest=newest,
             )
         )
         return found, now if self._clock is None else to_micros(self._clock.now())

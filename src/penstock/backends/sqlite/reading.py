@@ -70,9 +70,11 @@ def select_page(
     tags: Sequence[str],
     after: str | None,
     limit: int,
+    *,
+    newest: bool,
 ) -> list[tuple[Any, ...]]:
-    """Return rows in insertion order, driven by the rarest tag if there are tags."""
-    start = 0
+    """Return rows in insertion order, or the other way round, driven by the rarest tag if there are tags."""
+    beyond, direction, start = ("<", " DESC", 2**63 - 1) if newest else (">", "", 0)
     if after is not None:
         found = fetch(cursor, "SELECT seq FROM job WHERE id = ?", (after,))
         if not found:
@@ -83,7 +85,7 @@ def select_page(
     if tags:
         source, order = "job_tag CROSS JOIN job ON job.seq = job_tag.seq", "job_tag.seq"
         rarest = parameters["rarest"] = rarest_tag(cursor, tags, "job_tag")
-        tagged = " AND job_tag.tag = :rarest AND job_tag.seq > :start"
+        tagged = f" AND job_tag.tag = :rarest AND job_tag.seq {beyond} :start"
         for number, tag in enumerate(tag for tag in tags if tag != rarest):
             tagged += (
                 f" AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = :tag{number} AND t.seq = job.seq)"
@@ -91,9 +93,9 @@ def select_page(
             parameters[f"tag{number}"] = tag
     return fetch(
         cursor,
-        f"SELECT {_COLUMNS} FROM {source} WHERE job.seq > :start{tagged}"
+        f"SELECT {_COLUMNS} FROM {source} WHERE job.seq {beyond} :start{tagged}"
         " AND (:status IS NULL OR job.status = :status) AND (:type IS NULL OR job.type = :type)"
-        f" ORDER BY {order} LIMIT :limit",
+        f" ORDER BY {order}{direction} LIMIT :limit",
         parameters,
     )
 

@@ -158,10 +158,19 @@ class SqliteStore(Store):
         return found, self.now()
 
     def list_jobs(
-        self, *, status: str | None, type: str | None, tags: Sequence[str], after: str | None, limit: int
+        self,
+        *,
+        status: str | None,
+        type: str | None,
+        tags: Sequence[str],
+        after: str | None,
+        limit: int,
+        newest: bool,
     ) -> tuple[list[tuple[Row, Blobs]], int]:
         found = self._read(
-            lambda cursor: _with_blobs(cursor, select_page(cursor, status, type, tags, after, limit))
+            lambda cursor: _with_blobs(
+                cursor, select_page(cursor, status, type, tags, after, limit, newest=newest)
+            )
         )
         return found, self.now()
 

@@ -63,7 +63,6 @@ def audit(
     drained_at: datetime | None = None,
     idempotency_window: timedelta | float = timedelta(hours=24),
     clock_slack: timedelta | float = timedelta(seconds=1),
-    store_schema: str = "penstock",
 ) -> DataFrame:
     """Return every invariant that a journal breaks: `invariant, source, job_id, attempt, seq, detail`; no row is good.
 
@@ -76,7 +75,6 @@ def audit(
         drained_at: when given, no job may be left that could have run by then (invariant 9).
         idempotency_window: the store's option of this name.
         clock_slack: how far recorded times may go back.
-        store_schema: of a PostgreSQL store.
 
     Raises:
         InvalidArgumentError: neither a url nor a lake.
@@ -88,7 +86,6 @@ def audit(
         drained_at=drained_at,
         idempotency_window=idempotency_window,
         clock_slack=clock_slack,
-        store_schema=store_schema,
     ).violations
 
 
@@ -99,16 +96,12 @@ def run_audit(
     drained_at: datetime | None = None,
     idempotency_window: timedelta | float = timedelta(hours=24),
     clock_slack: timedelta | float = timedelta(seconds=1),
-    store_schema: str = "penstock",
 ) -> Audit:
     """Do what `audit` does, and also return how much was looked at and what could not be."""
     window = duration(idempotency_window, "idempotency_window")
     slack = duration(clock_slack, "clock_slack")
     target = os.fspath(url_or_lake)
-    if target.startswith(_SCHEMES):
-        subject = _of_store(spark, Place.of(target, store_schema))
-    else:
-        subject = _of_lake(spark, target)
+    subject = _of_store(spark, Place.of(target)) if target.startswith(_SCHEMES) else _of_lake(spark, target)
     try:
         return check_events(subject, window, slack, drained_at)
     finally:

@@ -75,7 +75,6 @@ def sync(
     url: str | Sequence[str],
     lake: str | os.PathLike[str],
     *,
-    store_schema: str = "penstock",
     events_per_batch: int = _EVENTS_PER_BATCH,
     rebuild: bool = False,
     continuous: bool = False,
@@ -93,7 +92,6 @@ def sync(
         spark: a session; driver and executors must see the folder.
         url: a store, or several.
         lake: the folder; it is made if it does not exist.
-        store_schema: of PostgreSQL stores.
         events_per_batch: journal rows that become part of the lake at once.
         rebuild: make every table but `events` again, first.
         continuous: go on until `stop` is set, looking for new rows every `interval` seconds. A store that is away for
@@ -108,7 +106,7 @@ def sync(
             a newer version. What was committed before stays.
     """
     started = time.perf_counter()
-    places = _places(url, store_schema)
+    places = _places(url)
     _check_positive("events_per_batch", events_per_batch)
     _check_positive("interval", interval)
     register(spark)
@@ -288,13 +286,13 @@ def _surveys(places: Iterable[Place]) -> list[Survey]:
     return list(by_source(found).values())
 
 
-def _places(url: str | Sequence[str], schema: str) -> list[Place]:
+def _places(url: str | Sequence[str]) -> list[Place]:
     urls = [url] if isinstance(url, str) or not isinstance(url, Sequence) else list(url)
     if not urls or not all(isinstance(each, str) for each in urls):
         raise InvalidArgumentError(
             f"url must be the url of a store, or several, got {shown(url)}", field="url", value=url
         )
-    return [Place.of(each, schema) for each in urls]
+    return [Place.of(each) for each in urls]
 
 
 def _check_positive(name: str, value: float) -> None:

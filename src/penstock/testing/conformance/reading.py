@@ -203,6 +203,7 @@ class Listing(Suite):
         put(backend, "b", priority=0, created_at=clock.now() - timedelta(days=1))
         claim(backend, "a")
         assert ids(backend.list_jobs()) == ["c", "a", "b"]
+        assert ids(backend.list_jobs(newest=True)) == ["b", "a", "c"]
 
     def test_pages_join_without_seam(self, backend: Backend) -> None:
         names = [f"job-{number * 7 % 25}" for number in range(25)]
@@ -211,6 +212,10 @@ class Listing(Suite):
         while page := backend.list_jobs(after=seen[-1] if seen else None, limit=10):
             seen += ids(page)
         assert seen == names
+        seen = []
+        while page := backend.list_jobs(after=seen[-1] if seen else None, limit=10, newest=True):
+            seen += ids(page)
+        assert seen == names[::-1]
 
     def test_a_hundred_jobs_are_the_default_page_and_a_thousand_the_most(self, backend: Backend) -> None:
         backend.enqueue_jobs([a_job(id=f"job-{number}", type="t") for number in range(1_001)])
@@ -230,6 +235,9 @@ class Listing(Suite):
         assert ids(backend.list_jobs(type="mail")) == ["a", "b"]
         assert ids(backend.list_jobs(tags=["big", "red"])) == ["a", "c"]
         assert ids(backend.list_jobs(type="mail", tags=["big"], status=_S.INITIAL_PENDING)) == ["a"]
+        assert ids(backend.list_jobs(type="mail", newest=True)) == ["b", "a"]
+        assert ids(backend.list_jobs(tags=["big", "red"], newest=True)) == ["c", "a"]
+        assert ids(backend.list_jobs(tags=["red"], newest=True, after="c")) == ["b", "a"]
         assert backend.list_jobs(type="Mail") == []
 
     def test_filters_and_pages_work_together(self, backend: Backend) -> None:

@@ -106,6 +106,7 @@ class ModelReading(ModelCore):
         tags: Sequence[str] = (),
         after: str | None = None,
         limit: int = 100,
+        newest: bool = False,
     ) -> list[Job]:
         wanted = check.tags("tags", tags)
         check.whole("limit", limit, 1, 1000)
@@ -117,12 +118,13 @@ class ModelReading(ModelCore):
             check.text("after", after, check.MAX_ID)
         self._check_usable()
         with self._lock:
-            start = self._row(after).number if after is not None else 0
+            start = None if after is None else self._row(after).number
             now = self._clock.now()
+            rows = reversed(self._rows.values()) if newest else self._rows.values()
             matching = [
                 row
-                for row in self._rows.values()
-                if row.number > start
+                for row in rows
+                if (start is None or (row.number < start if newest else row.number > start))
                 and status in (None, row.job.status)
                 and type in (None, row.job.type)
                 and set(wanted) <= set(row.job.tags)
