@@ -38,7 +38,25 @@ _WORK: Final = tuple(
         "job INDEXED BY job_retrying WHERE status = 'unknown_retry' AND held = 0",
     )
 )
+# Where the jobs of a status are, in the words of the indexes' own conditions; those of a status not named here have ended.
+_ENDED: Final = ("job_ended WHERE closed = 1",)
+_IN_FLIGHT: Final = ("job_assignee WHERE status IN ('running', 'cancelling')",)
+_PLACES: Final = {
+    "initial_pending": (
+        "job_ready WHERE gate = 0",
+        "job_delayed WHERE gate = 1",
+        "job_waiting WHERE gate >= 2",
+    ),
+    "failed_retry": ("job_retrying WHERE status = 'failed_retry'",),
+    "unknown_retry": ("job_retrying WHERE status = 'unknown_retry'",),
+    "running": _IN_FLIGHT,
+    "cancelling": _IN_FLIGHT,
+}
+# Jobs that are looked at one after the other for each one wanted, before an index is: where every hundredth has the
+# status, that is quicker, and an index that is not in this order would be walked to its end for every page.
+_LOOKED_AT: Final = 100
 _READY_WITH_TAG: Final = f"SELECT 1 FROM ready_tag CROSS JOIN job ON job.seq = ready_tag.seq WHERE ready_tag.tag = :rarest{_OF_TYPES}"
+_LAST_POSSIBLE: Final = 2**62
 Counts = list[tuple[str, int, int]]
 
 
@@ -72,28 +90,73 @@ def select_page(
     limit: int,
 ) -> list[tuple[Any, ...]]:
     """Return rows in insertion order, driven by the rarest tag if there are tags."""
-    start = 0
-    if after is not None:
-        found = fetch(cursor, "SELECT seq FROM job WHERE id = ?", (after,))
-        if not found:
-            raise JobNotFoundError(after)
-        start = found[0][0]
-    parameters: dict[str, Any] = {"start": start, "status": status, "type": type, "limit": limit}
-    source, order, tagged = "job", "job.seq", ""
+    start = _start(cursor, after)
     if tags:
-        source, order = "job_tag CROSS JOIN job ON job.seq = job_tag.seq", "job_tag.seq"
-        rarest = parameters["rarest"] = rarest_tag(cursor, tags, "job_tag")
-        tagged = " AND job_tag.tag = :rarest AND job_tag.seq > :start"
-        for number, tag in enumerate(tag for tag in tags if tag != rarest):
-            tagged += (
-                f" AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = :tag{number} AND t.seq = job.seq)"
-            )
-            parameters[f"tag{number}"] = tag
+        return _tagged_page(cursor, status, type, tags, start, limit)
+    if status is None:
+        return _rows_between(cursor, status, type, start, _LAST_POSSIBLE, limit)
+    reached = start + _LOOKED_AT * limit
+    found = _rows_between(cursor, status, type, start, reached, limit)
+    if len(found) < limit:
+        found += _rows_of_status(cursor, status, type, reached, limit - len(found))
+    return found
+
+
+def _start(cursor: apsw.Cursor, after: str | None) -> int:
+    """Return the number after which a page begins."""
+    if after is None:
+        ((first,),) = fetch(cursor, "SELECT min(seq) FROM job")
+        return 0 if first is None else first - 1
+    found = fetch(cursor, "SELECT seq FROM job WHERE id = ?", (after,))
+    if not found:
+        raise JobNotFoundError(after)
+    return int(found[0][0])
+
+
+def _rows_between(
+    cursor: apsw.Cursor, status: str | None, type: str | None, start: int, end: int, limit: int
+) -> list[tuple[Any, ...]]:
+    """Look at the jobs above `start` and up to `end`, one after the other."""
     return fetch(
         cursor,
-        f"SELECT {_COLUMNS} FROM {source} WHERE job.seq > :start{tagged}"
+        f"SELECT {_COLUMNS} FROM job WHERE seq > :start AND seq <= :end"
+        " AND (:status IS NULL OR status = :status) AND (:type IS NULL OR type = :type)"
+        " ORDER BY seq LIMIT :limit",
+        {"start": start, "end": end, "status": status, "type": type, "limit": limit},
+    )
+
+
+def _rows_of_status(
+    cursor: apsw.Cursor, status: str, type: str | None, start: int, limit: int
+) -> list[tuple[Any, ...]]:
+    """Find the jobs of a status above `start` by its indexes, which are walked whole: for what is rare."""
+    wanted = "status = :status AND seq > :start" + ("" if type is None else " AND type = :type")
+    places = " UNION ALL ".join(
+        f"SELECT seq FROM job INDEXED BY {place} AND {wanted}" for place in _PLACES.get(status, _ENDED)
+    )
+    query = (
+        f"SELECT {_COLUMNS} FROM ({places} ORDER BY seq LIMIT :limit) AS found"
+        " CROSS JOIN job ON job.seq = found.seq ORDER BY found.seq"
+    )
+    given = {"status": status, "type": type, "start": start, "limit": limit}
+    return fetch(cursor, query, _used(query, given))
+
+
+def _tagged_page(
+    cursor: apsw.Cursor, status: str | None, type: str | None, tags: Sequence[str], start: int, limit: int
+) -> list[tuple[Any, ...]]:
+    parameters: dict[str, Any] = {"start": start, "status": status, "type": type, "limit": limit}
+    rarest = parameters["rarest"] = rarest_tag(cursor, tags, "job_tag")
+    also = ""
+    for number, tag in enumerate(tag for tag in tags if tag != rarest):
+        also += f" AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = :tag{number} AND t.seq = job.seq)"
+        parameters[f"tag{number}"] = tag
+    return fetch(
+        cursor,
+        f"SELECT {_COLUMNS} FROM job_tag CROSS JOIN job ON job.seq = job_tag.seq"
+        f" WHERE job_tag.tag = :rarest AND job_tag.seq > :start{also}"
         " AND (:status IS NULL OR job.status = :status) AND (:type IS NULL OR job.type = :type)"
-        f" ORDER BY {order} LIMIT :limit",
+        " ORDER BY job_tag.seq LIMIT :limit",
         parameters,
     )
 
