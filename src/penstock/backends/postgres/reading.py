@@ -11,6 +11,7 @@ from penstock.backends.postgres.connection import BoundedConnection
 from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.statements import NOW, Statements
 from penstock.errors import JobNotFoundError
+from penstock.job import FINAL
 
 __all__ = [
     "commit_status",
@@ -98,7 +99,8 @@ def list_jobs(
     conditions = "WHERE job.seq > %(begin)s"
     parameters: dict[str, Any] = {"begin": begin, "limit": limit}
     if status is not None:
-        conditions += " AND job.status = %(status)s"
+        # What has ended is said to be closed as well: the index that knows the statuses of those holds no others.
+        conditions += " AND job.status = %(status)s" + (" AND job.closed = 1" if status in FINAL else "")
         parameters["status"] = status
     if type is not None:
         conditions += " AND job.type = %(type)s"
