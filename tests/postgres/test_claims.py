@@ -285,7 +285,8 @@ FORMS = {
     "rare": ("tag", {"tag": "rare", "tags": "{}", "types": None}),
     "both": ("tag", {"tag": "rare", "tags": "{common}", "types": None}),
     "key": ("key", {"key": '["nobody"]', "tags": "{}", "types": None}),
-    "complete many": (2, {"fences": '{"finished-1": 1, "rare-1": null}', "owners": "{}"}),
+    "complete many": (2, {"fences": '{"finished-1": 1, "rare-1": null}', "owners": "{}", "are_held": False}),
+    "complete held": (2, {"fences": '{"finished-1": 1, "rare-1": null}', "owners": "{}", "are_held": True}),
     "complete one": (1, {"fences": '{"rare-1": null}', "owners": "{}"}),
 }
 

@@ -8,7 +8,7 @@ from tests.sqlite.support import jobs, open_store
 
 from penstock.backends.base import CALLBACKS, Delivery
 from penstock.backends.sqlite import store as stores
-from penstock.job import Job, Key
+from penstock.job import Job, JobStatus, Key
 from penstock.policy import Timeouts
 from penstock.testing import ManualClock
 
@@ -22,6 +22,7 @@ SMALL = (
     "job_lifetime",
     "job_ready",
     "job_ready_type",
+    "job_retrying",
     "delivery_due",
     "delivery_given_up",
 )
@@ -143,6 +144,10 @@ ACTIONS = {
     "get many": lambda b: b.get_jobs(["finished-1", "mine-1"]),
     "list by tag": lambda b: b.list_jobs(tags=["rare"]),
     "list by tags": lambda b: b.list_jobs(tags=["common", "rare2"]),
+    "list running": lambda b: b.list_jobs(status=JobStatus.RUNNING, limit=11),
+    "list retried": lambda b: b.list_jobs(status=JobStatus.FAILED_RETRY, limit=10),
+    "list cancelled": lambda b: b.list_jobs(status=JobStatus.UNSCHEDULED, limit=1),
+    "list dead": lambda b: b.list_jobs(status=JobStatus.DEAD_LETTER, type="t", limit=10),
     "list a page": lambda b: b.list_jobs(after="finished-3", limit=10),
     "work": lambda b: b.has_work(["nobody's", "leased"]),
     "no work": lambda b: b.has_work(["nobody's", "finished", "delayed", "a"]),
@@ -229,6 +234,9 @@ def test_every_statement_of_every_verb_uses_an_index(traced):
         ("list a key", "job_key (key=?"),
         ("cancel by tag", "job_tag USING PRIMARY KEY"),
         ("list by tag", "job_tag USING PRIMARY KEY"),
+        ("list running", "job_assignee"),
+        ("list retried", "job_retrying"),
+        ("list cancelled", "job_ended (status=?)"),
         ("stats by tag", "stat USING PRIMARY KEY"),
         ("stats by tags", "job_tag USING PRIMARY KEY"),
         ("maintain", "job_delayed"),

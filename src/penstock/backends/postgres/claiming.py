@@ -10,11 +10,11 @@ from penstock.backends._store import Claim, claim_change, tell
 from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.fast import numbers, texts
 from penstock.backends.postgres.floors import FROM_THE_BEGINNING, Lane, lanes
+from penstock.backends.postgres.tags import rarest_tag
 from penstock.job import Job
 
 __all__ = ["ClaimingTransaction"]
 
-_FIRST_PROBE: Final = 64
 _SPARE_CANDIDATES: Final = 1_000
 
 #: What a claim statement tells of each job, after the transaction's own facts:
@@ -153,20 +153,7 @@ class ClaimingTransaction(CoreTransaction):
         return known
 
     def rarest_tag(self, tags: Sequence[str], table: str) -> str:
-        """Return the tag with the fewest rows. Costs no more than a few times that number of rows."""
-        if len(tags) == 1:
-            return tags[0]
-        probe = _FIRST_PROBE
-        query = self.text(
-            "SELECT wanted.tag, (SELECT count(*) FROM (SELECT FROM {schema}." + table + " AS known"
-            " WHERE known.tag = wanted.tag LIMIT %(probe)s) AS found) FROM unnest(%(tags)s::text[]) AS wanted (tag)"
-        )
-        while True:
-            found = self.execute(query, {"tags": list(tags), "probe": probe}).fetchall()
-            rarest, count = min(found, key=lambda each: each[1])
-            if count < probe:
-                return str(rarest)
-            probe *= 8
+        return rarest_tag(self.execute, self.text, tags, table)
 
     def renew(self, assignee_id: str, attempts: dict[str, int] | None) -> int:
         ids = None if attempts is None else list(attempts)

@@ -10,7 +10,9 @@ from penstock.backends._store import Blobs
 from penstock.backends.postgres.connection import BoundedConnection
 from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.statements import NOW, Statements
+from penstock.backends.postgres.tags import rarest_tag
 from penstock.errors import JobNotFoundError
+from penstock.job import FINAL
 
 __all__ = [
     "commit_status",
@@ -99,7 +101,8 @@ def list_jobs(
     conditions = ""
     parameters: dict[str, Any] = {"begin": begin, "limit": limit}
     if status is not None:
-        conditions += " AND job.status = %(status)s"
+        # What has ended is said to be closed as well: the index that knows the statuses of those holds no others.
+        conditions += " AND job.status = %(status)s" + (" AND job.closed = 1" if status in FINAL else "")
         parameters["status"] = status
     if type is not None:
         conditions += " AND job.type = %(type)s"
@@ -132,24 +135,10 @@ def count_tagged(connection: BoundedConnection, sql: Statements, tags: Sequence[
             "SELECT status, retry_count, tags FROM {schema}.job WHERE job.seq = first.seq OFFSET 0) AS job"
             " WHERE first.tag = %(first)s" + _HAS_TAGS + " GROUP BY job.status"
         ),
-        {"first": _rarest(connection, sql, tags), "tags": list(tags)},
+        {"first": rarest_tag(connection.execute, sql.text, tags, "job_tag"), "tags": list(tags)},
     ).fetchall()
     counts = {status: int(count) for status, count, _ in found}
     return {**counts, "": sum(int(retries) for _, _, retries in found)}
-
-
-def _rarest(connection: BoundedConnection, sql: Statements, tags: Sequence[str]) -> str:
-    query = sql.text(
-        "SELECT wanted.tag, (SELECT count(*) FROM (SELECT FROM {schema}.job_tag AS known"
-        " WHERE known.tag = wanted.tag LIMIT %(probe)s) AS found) FROM unnest(%(tags)s::text[]) AS wanted (tag)"
-    )
-    probe = 64
-    while True:
-        found = connection.execute(query, {"tags": list(tags), "probe": probe}).fetchall()
-        rarest, count = min(found, key=lambda each: each[1])
-        if count < probe:
-            return str(rarest)
-        probe *= 8
 
 
 def commit_status(connection: BoundedConnection, tx: CoreTransaction, xid: str) -> str | None:

@@ -1,7 +1,7 @@
 """The SQL texts, read once and bound to a schema.
 
-Larger statements stand in `sql/<name>.sql`. In them `{schema}` is the quoted schema and the column lists come from
-`_rows.COLUMNS`; values are always parameters.
+Larger statements stand in `sql/<name>.sql`. In them `{schema}` is the quoted schema, the column lists come from
+`_rows.COLUMNS`, and what several have in common stands in a file of its own; values are always parameters.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Statements:
 
     def __init__(self, schema: str) -> None:
         self.schema = f'"{checked_schema(schema)}"'
-        self._columns = {
+        self._parts = {
             "schema": self.schema,
             "columns": ", ".join(COLUMNS),
             "job_columns": ", ".join(f"job.{name}" for name in COLUMNS),
@@ -72,6 +72,7 @@ class Statements:
             "highest": "9223372036854775807",
         }
         self._ready: dict[str, str] = {}
+        self._parts |= {name: self[name] for name in ("journal_plain", "ready_type")}
         moment, lanes, take = self["moment"], self["lanes"], self["claim_take"]
         self.claims = {
             name: f"WITH {moment} {self.filled(f'claim_{name}', lanes=lanes)} {take}"
@@ -92,7 +93,7 @@ class Statements:
 
     def text(self, template: str, **parts: str) -> str:
         """Return a template with schema, column lists and `parts` filled in."""
-        known = {**self._columns, **parts}
+        known = {**self._parts, **parts}
         filled = re.sub(r"\{(\w+)\}", lambda match: known[match[1]], template)
         # psycopg keeps its work on a statement of up to 4,096 characters; indentation must not cost that.
         return re.sub(r"\s+", " ", filled)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import apsw
 import msgspec
@@ -38,6 +38,23 @@ _WORK: Final = tuple(
         "job INDEXED BY job_retrying WHERE status = 'unknown_retry' AND held = 0",
     )
 )
+# Where the jobs of a status are, in the words of the indexes' own conditions; those of a status not named here have ended.
+_ENDED: Final = ("job_ended WHERE closed = 1",)
+_IN_FLIGHT: Final = ("job_assignee WHERE status IN ('running', 'cancelling')",)
+_PLACES: Final = {
+    "initial_pending": (
+        "job_ready WHERE gate = 0",
+        "job_delayed WHERE gate = 1",
+        "job_waiting WHERE gate >= 2",
+    ),
+    "failed_retry": ("job_retrying WHERE status = 'failed_retry'",),
+    "unknown_retry": ("job_retrying WHERE status = 'unknown_retry'",),
+    "running": _IN_FLIGHT,
+    "cancelling": _IN_FLIGHT,
+}
+# Jobs that are looked at one after the other for each one wanted, before an index is: where every hundredth has the
+# status, that is quicker, and an index that is not in this order would be walked to its end for every page.
+_LOOKED_AT: Final = 100
 _READY_WITH_TAG: Final = f"SELECT 1 FROM ready_tag CROSS JOIN job ON job.seq = ready_tag.seq WHERE ready_tag.tag = :rarest{_OF_TYPES}"
 Counts = list[tuple[str, int, int]]
 
@@ -74,28 +91,101 @@ def select_page(
     newest: bool,
 ) -> list[tuple[Any, ...]]:
     """Return rows in insertion order, or the other way round, driven by the rarest tag if there are tags."""
-    beyond, direction, start = ("<", " DESC", 2**63 - 1) if newest else (">", "", 0)
-    if after is not None:
-        found = fetch(cursor, "SELECT seq FROM job WHERE id = ?", (after,))
-        if not found:
-            raise JobNotFoundError(after)
-        start = found[0][0]
-    parameters: dict[str, Any] = {"start": start, "status": status, "type": type, "limit": limit}
-    source, order, tagged = "job", "job.seq", ""
+    way = _BACKWARDS if newest else _FORWARDS
+    start = _start(cursor, after, way)
     if tags:
-        source, order = "job_tag CROSS JOIN job ON job.seq = job_tag.seq", "job_tag.seq"
-        rarest = parameters["rarest"] = rarest_tag(cursor, tags, "job_tag")
-        tagged = f" AND job_tag.tag = :rarest AND job_tag.seq {beyond} :start"
-        for number, tag in enumerate(tag for tag in tags if tag != rarest):
-            tagged += (
-                f" AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = :tag{number} AND t.seq = job.seq)"
-            )
-            parameters[f"tag{number}"] = tag
+        return _tagged_page(cursor, status, type, tags, start, limit, way)
+    if status is None:
+        return _rows_between(cursor, status, type, start, way.last, limit, way)
+    reached = start + way.step * _LOOKED_AT * limit
+    found = _rows_between(cursor, status, type, start, reached, limit, way)
+    if len(found) < limit:
+        found += _rows_of_status(cursor, status, type, reached, limit - len(found), way)
+    return found
+
+
+class _Way(NamedTuple):
+    """Which way a listing goes, in words of SQL."""
+
+    step: int
+    beyond: str
+    upto: str
+    order: str
+    end: str
+    last: int
+
+
+_FORWARDS: Final = _Way(1, ">", "<=", "", "min", 2**63 - 1)
+_BACKWARDS: Final = _Way(-1, "<", ">=", " DESC", "max", 0)
+
+
+def _start(cursor: apsw.Cursor, after: str | None, way: _Way) -> int:
+    """Return the number after which a page begins."""
+    if after is None:
+        ((first,),) = fetch(cursor, f"SELECT {way.end}(seq) FROM job")
+        return 0 if first is None else int(first) - way.step
+    found = fetch(cursor, "SELECT seq FROM job WHERE id = ?", (after,))
+    if not found:
+        raise JobNotFoundError(after)
+    return int(found[0][0])
+
+
+def _rows_between(
+    cursor: apsw.Cursor,
+    status: str | None,
+    type: str | None,
+    start: int,
+    end: int,
+    limit: int,
+    way: _Way,
+) -> list[tuple[Any, ...]]:
+    """Look at the jobs beyond `start` and up to `end`, one after the other."""
     return fetch(
         cursor,
-        f"SELECT {_COLUMNS} FROM {source} WHERE job.seq {beyond} :start{tagged}"
+        f"SELECT {_COLUMNS} FROM job WHERE seq {way.beyond} :start AND seq {way.upto} :end"
+        " AND (:status IS NULL OR status = :status) AND (:type IS NULL OR type = :type)"
+        f" ORDER BY seq{way.order} LIMIT :limit",
+        {"start": start, "end": end, "status": status, "type": type, "limit": limit},
+    )
+
+
+def _rows_of_status(
+    cursor: apsw.Cursor, status: str, type: str | None, start: int, limit: int, way: _Way
+) -> list[tuple[Any, ...]]:
+    """Find the jobs of a status beyond `start` by its indexes, which are walked whole: for what is rare."""
+    wanted = f"status = :status AND seq {way.beyond} :start" + ("" if type is None else " AND type = :type")
+    places = " UNION ALL ".join(
+        f"SELECT seq FROM job INDEXED BY {place} AND {wanted}" for place in _PLACES.get(status, _ENDED)
+    )
+    query = (
+        f"SELECT {_COLUMNS} FROM ({places} ORDER BY seq{way.order} LIMIT :limit) AS found"
+        f" CROSS JOIN job ON job.seq = found.seq ORDER BY found.seq{way.order}"
+    )
+    given = {"status": status, "type": type, "start": start, "limit": limit}
+    return fetch(cursor, query, _used(query, given))
+
+
+def _tagged_page(
+    cursor: apsw.Cursor,
+    status: str | None,
+    type: str | None,
+    tags: Sequence[str],
+    start: int,
+    limit: int,
+    way: _Way,
+) -> list[tuple[Any, ...]]:
+    parameters: dict[str, Any] = {"start": start, "status": status, "type": type, "limit": limit}
+    rarest = parameters["rarest"] = rarest_tag(cursor, tags, "job_tag")
+    also = ""
+    for number, tag in enumerate(tag for tag in tags if tag != rarest):
+        also += f" AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = :tag{number} AND t.seq = job.seq)"
+        parameters[f"tag{number}"] = tag
+    return fetch(
+        cursor,
+        f"SELECT {_COLUMNS} FROM job_tag CROSS JOIN job ON job.seq = job_tag.seq"
+        f" WHERE job_tag.tag = :rarest AND job_tag.seq {way.beyond} :start{also}"
         " AND (:status IS NULL OR job.status = :status) AND (:type IS NULL OR job.type = :type)"
-        f" ORDER BY {order}{direction} LIMIT :limit",
+        f" ORDER BY job_tag.seq{way.order} LIMIT :limit",
         parameters,
     )
 

@@ -14,13 +14,13 @@ import msgspec
 
 from penstock.backends.base import Backend, Change, Delivery, Schedule
 from penstock.clock import Clock, SystemClock
-from penstock.errors import JobNotFoundError, QueueClosedError, StaleAttemptError
+from penstock.errors import JobNotFoundError, QueueClosedError
 from penstock.job import IN_FLIGHT, Job, JobStatus, JournalArchive, JournalConsumer, JournalEntry, state_of
 from penstock.lifecycle import Verb
 from penstock.overview import Intake
 from penstock.scope import checkpoint
 from penstock.testing import _checks as check
-from penstock.testing.model._rows import Row, S, change_of, fate_error, not_possible, shared_fate
+from penstock.testing.model._rows import Row, S, change_of, check_fence, fate_error, not_possible, shared_fate
 
 
 class ModelCore(Backend):
@@ -268,13 +268,6 @@ class ModelCore(Backend):
 
     def _check_in_flight(self, row: Row, attempt: int | None, verb: str) -> None:
         is_over = row.job.status not in IN_FLIGHT
-        if attempt is not None and (attempt != row.job.attempt or is_over):
-            raise StaleAttemptError(
-                job_id=row.job.id,
-                status=str(row.job.status),
-                verb=verb,
-                attempt=attempt,
-                current_attempt=row.job.attempt,
-            )
+        check_fence(row, attempt, verb, is_over=is_over)
         if is_over:
             raise not_possible(verb, row.job)

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from penstock.backends.base import Failure
-from penstock.errors import PenstockError, ReportErrors, StaleAttemptError
+from penstock.errors import PenstockError, ReportErrors
 from penstock.job import IN_FLIGHT, JobStatus
 from penstock.lifecycle import Verb, allows, refusal
 from penstock.policy import FailureCategory
 from penstock.testing import _checks as check
 from penstock.testing.model._core import ModelCore
-from penstock.testing.model._rows import Row, S
+from penstock.testing.model._rows import Row, S, check_fence
 
 Report = Callable[[Row, datetime], Row]
 
@@ -42,14 +42,7 @@ class ModelReports(ModelCore):
     ) -> dict[str, int]:
         row = self._row(job_id)
         is_over = not allows(verb, row.job.status) and row.job.status not in IN_FLIGHT
-        if attempt is not None and (attempt != row.job.attempt or is_over):
-            raise StaleAttemptError(
-                job_id=job_id,
-                status=str(row.job.status),
-                verb=str(verb),
-                attempt=attempt,
-                current_attempt=row.job.attempt,
-            )
+        check_fence(row, attempt, str(verb), is_over=is_over)
         if not allows(verb, row.job.status):
             raise refusal(verb, job_id, row.job.status)
         held = row.job.status in IN_FLIGHT
@@ -246,14 +239,7 @@ class ModelReports(ModelCore):
             row = self._row(job_id)
             source = row.job.status
             is_over = source not in {*IN_FLIGHT, S.UNKNOWN_RETRY, S.UNKNOWN_STOPPED}
-            if attempt is not None and (attempt != row.job.attempt or is_over):
-                raise StaleAttemptError(
-                    job_id=job_id,
-                    status=str(source),
-                    verb=str(Verb.UPDATE_STATUS),
-                    attempt=attempt,
-                    current_attempt=row.job.attempt,
-                )
+            check_fence(row, attempt, str(Verb.UPDATE_STATUS), is_over=is_over)
             if source is target and not source.is_final:
                 return {}
             if not allows(Verb.UPDATE_STATUS, source, target):

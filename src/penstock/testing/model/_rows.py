@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.backends.base import Change
-from penstock.errors import InvalidTransitionError
+from penstock.errors import InvalidTransitionError, StaleAttemptError
 from penstock.job import CANCELLED, Job, JobStatus, JournalEntry
 
 S = JobStatus
@@ -40,6 +40,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 def not_possible(verb: str, job: Job) -> InvalidTransitionError:
     text = f"{verb} of job {job.id} is not possible: it is {job.status}"
     return InvalidTransitionError(text, job_id=job.id, status=str(job.status), verb=verb)
+
+
+def check_fence(row: Row, attempt: int | None, verb: str, *, is_over: bool) -> None:
+    """Refuse an attempt that is not the job's, or that is over."""
+    if attempt is not None and (attempt != row.job.attempt or is_over):
+        raise StaleAttemptError(
+            job_id=row.job.id,
+            status=str(row.job.status),
+            verb=verb,
+            attempt=attempt,
+            current_attempt=row.job.attempt,
+        )
 
 
 def is_past(start: datetime | None, span: timedelta | None, now: datetime) -> bool:

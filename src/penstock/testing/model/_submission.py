@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 
 import msgspec
@@ -22,28 +23,15 @@ class ModelSubmission(ModelCore):
         return self._enqueue([job])[0]
 
     def enqueue_jobs(self, jobs: Iterable[Job]) -> list[str]:
-        me = threading.get_ident()
-        self._iterating.add(me)
-        try:
-            batch = check.jobs(jobs, self._options.max_payload)
-        finally:
-            self._iterating.discard(me)
-        try:
+        batch = self._read(jobs)
+        with _places_named(batch):
             return self._enqueue(batch)
-        except DependencyError as error:
-            index = next(index for index, job in enumerate(batch) if job.id == error.job_id)
-            raise error.in_batch(index, error.job_id) from None
 
     def publish_jobs(
         self, jobs: Iterable[Job], *, writer: str | None = None, batch: int | None = None
     ) -> int:
         check.publication(writer, batch)
-        me = threading.get_ident()
-        self._iterating.add(me)
-        try:
-            given = check.jobs(jobs, self._options.max_payload)
-        finally:
-            self._iterating.discard(me)
+        given = self._read(jobs)
         with self._transaction() as now:
             if writer is not None and batch is not None and batch <= self._published.get(writer, -1):
                 return 0
@@ -52,14 +40,20 @@ class ModelSubmission(ModelCore):
             self._refuse_repeats(given)
             missing = [job for job in given if job.id not in self._rows]
             before = len(self._rows)
-            try:
+            with _places_named(given):
                 self._take_in(missing, now, is_blocked=False)
-            except DependencyError as error:
-                index = next(index for index, job in enumerate(given) if job.id == error.job_id)
-                raise error.in_batch(index, error.job_id) from None
             if writer is not None and batch is not None:
                 self._published[writer] = batch
             return len(self._rows) - before
+
+    def _read(self, jobs: Iterable[Job]) -> list[Job]:
+        """Return the jobs of an iterable, which must not use the store while it is read."""
+        me = threading.get_ident()
+        self._iterating.add(me)
+        try:
+            return check.jobs(jobs, self._options.max_payload)
+        finally:
+            self._iterating.discard(me)
 
     def _refuse_repeats(self, jobs: Sequence[Job]) -> None:
         names: set[object] = set()
@@ -245,6 +239,16 @@ class ModelSubmission(ModelCore):
     def is_blocked(self) -> bool:
         self._check_usable()
         return self._is_blocked
+
+
+@contextmanager
+def _places_named(batch: Sequence[Job]) -> Iterator[None]:
+    """Let a refused dependency say where in the batch its job stands."""
+    try:
+        yield
+    except DependencyError as error:
+        index = next(index for index, job in enumerate(batch) if job.id == error.job_id)
+        raise error.in_batch(index, error.job_id) from None
 
 
 def _follow_aliases(job: Job, renamed: Mapping[str, str]) -> Job:

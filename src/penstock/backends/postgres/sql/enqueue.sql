@@ -25,12 +25,6 @@ paid AS (
     WHERE octet_length(%(payload)s::bytea) > 0
 ),
 journaled AS (
-    INSERT INTO {schema}.journal_inbox (
-        job_seq, recorded_at, job_id, n, type, verb, status, attempt, retry_count, failures, max_attempts, priority,
-        tags, progress, after, after_any)
-    SELECT
-        seq, updated_at, id, 1, type, 'enqueue', 'initial_pending', 0, 0, 0, max_attempts, priority,
-        tags, 0, '[]', '[]'
-    FROM stored
+    {journal_plain}
 )
 SELECT (SELECT count(*) FROM new), (SELECT count(*) FROM stored), (SELECT now FROM new)

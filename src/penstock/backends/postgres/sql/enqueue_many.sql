@@ -28,13 +28,7 @@ paid AS (
     WHERE new.payload <> ''
 ),
 journaled AS (
-    INSERT INTO {schema}.journal_inbox (
-        job_seq, recorded_at, job_id, n, type, verb, status, attempt, retry_count, failures, max_attempts, priority,
-        tags, progress, after, after_any)
-    SELECT
-        seq, updated_at, id, 1, type, 'enqueue', 'initial_pending', 0, 0, 0, max_attempts, priority,
-        tags, 0, '[]', '[]'
-    FROM stored
+    {journal_plain}
     ORDER BY seq
 )
 SELECT NOT blocked, (SELECT COALESCE(array_agg(id), '{}') FROM stored), (SELECT max(now) FROM new)

@@ -1,15 +1,7 @@
 -- For each type: how many jobs are ready, counted up to %(most)s, and since when the longest waiting is of those that
 -- come next in their priority. What is walked through is only what is counted.
 -- `gate <= 0` is `gate = 0`, said so that of all indexes only job_ready_type fits.
-WITH RECURSIVE ready_type (value) AS (
-    SELECT (SELECT type FROM {schema}.job WHERE gate <= 0 ORDER BY type LIMIT 1)
-    UNION ALL
-    SELECT (
-        SELECT type FROM {schema}.job WHERE gate <= 0 AND type > ready_type.value ORDER BY type LIMIT 1
-    )
-    FROM ready_type
-    WHERE ready_type.value IS NOT NULL
-)
+WITH RECURSIVE {ready_type}
 SELECT
     ready_type.value,
     (
