@@ -529,6 +529,65 @@ def test_an_app_may_be_made_of_variables_that_no_job_gets_to_see(tmp_path, monke
     assert done.stdout.split() == ["[]"], done.stderr
 
 
+GUARDED = """
+    import penstock
+
+    {0}
+    if __name__ == "__main__":
+        {1}
+        @app.job
+        def f() -> int:
+            return 1
+
+        try:
+            penstock.Worker(app)
+        except ValueError as error:
+            print(error)
+"""
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["the handler", "the app and the handler"])
+def test_what_a_script_defines_only_as_a_program_is_an_error_that_names_the_way_out(tmp_path, place):
+    lines = ["", ""]
+    lines[place] = "app = penstock.App()"
+    done = script(tmp_path, GUARDED.format(*lines))
+    assert done.stdout.startswith('f is defined under `if __name__ == "__main__"`'), done.stderr
+    assert 'isolation="thread"' in done.stdout
+
+
+def test_an_app_that_is_made_only_in_the_program_is_an_error_too(tmp_path):
+    text = """
+        import penstock, tasks
+        if __name__ == "__main__":
+            app = penstock.App()
+            app.job(tasks.f)
+            try:
+                penstock.Worker(app)
+            except ValueError as error:
+                print(error)
+    """
+    (tmp_path / "tasks.py").write_text("def f(): ...")
+    done = script(tmp_path, text)
+    assert done.stdout.startswith('the app is made under `if __name__ == "__main__"`'), done.stderr
+
+
+def test_a_script_that_starts_its_worker_at_every_import_is_told_so(tmp_path):
+    text = """
+        import penstock
+        app = penstock.App()
+
+        @app.job
+        def f() -> int:
+            return 1
+
+        penstock.Worker(app).run(until_idle=True)
+    """
+    done = script(tmp_path, text)
+    assert done.returncode == 1
+    assert 'only under `if __name__ == "__main__":`' in done.stderr
+    assert 'isolation="thread"' in done.stderr.splitlines()[-1]
+
+
 MAIN = """
     import os, penstock
 

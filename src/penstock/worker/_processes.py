@@ -42,7 +42,7 @@ from penstock.logs import job_fields
 from penstock.policy import FailureCategory
 from penstock.task import Task
 from penstock.worker import _protocol as protocol
-from penstock.worker._origin import Origin
+from penstock.worker._origin import WAY_OUT, Origin
 from penstock.worker._run import Reason, Run
 from penstock.worker._slots import timed_out
 
@@ -110,7 +110,12 @@ class ProcessRunner:
             ProcessControlError: it cannot import the app.
             InvalidArgumentError: the app that it imports has other tasks.
         """
-        self._supervisor.start()
+        try:
+            self._supervisor.start()
+        except ProcessControlError as error:
+            raise ProcessControlError(
+                f"{str(error).rstrip()}\nA process of a job imports the app again. {WAY_OUT}"
+            ) from None
         conversation = _Conversation(None)
         process = self._supervisor.launch(b"", conversation)
         if process.wait(CHECK_SECONDS) is None:
