@@ -43,6 +43,16 @@ async def later(number: int) -> int:
 
 
 @app.job(retry=ONCE)
+def say_and_wait(path: str) -> None:
+    sys.stdout.write("so far\n")
+    sys.stdout.flush()
+    pause = threading.Event()
+    while not Path(path).exists():
+        pause.wait(0.01)
+    sys.stdout.write("and on\n")
+
+
+@app.job(retry=ONCE)
 def facts() -> dict:
     try:
         queue = repr(app.queue)

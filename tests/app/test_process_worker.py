@@ -285,6 +285,18 @@ def test_inside_a_process_jobs_are_submitted_spawned_awaited_and_cancelled_over_
     }
 
 
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_what_a_job_has_printed_is_seen_while_it_runs(app, tmp_path, isolation):
+    go_on = tmp_path / "go on"
+    handle = jobs.say_and_wait.submit(str(go_on))
+    with working(app, isolation=isolation, types=["say_and_wait"]):
+        until(lambda: handle.output() == "so far\n")
+        assert handle.status is JobStatus.RUNNING
+        go_on.touch()
+        handle.result(PATIENCE)
+        assert handle.output() == "so far\nand on\n"
+
+
 def test_what_a_job_prints_is_kept_within_bounds(app):
     """F22: however much it is, the worker's memory does not grow with it."""
     before = psutil.Process().memory_info().rss
