@@ -64,6 +64,7 @@ def test_every_job_has_a_process_of_its_own_without_store_threads_or_url(app, mo
         assert each["url"] is None
         assert each["secret"] is None
         assert each["threads"] == 1
+        assert (each["umask"], each["core"]) == ("0077", 0)
         assert len(each["files"]) <= 5, "stdin, stdout, stderr, the channel, and the list itself"
         assert "has no store" in each["queue"]
     assert mixed.result(0) == os.getpid(), "a task may ask for a thread"
