@@ -280,7 +280,9 @@ class App:
             schedule = Periodic(known, when, make, missed)
             with self._lock:
                 taken = self._schedules.get(known)
-                if taken is not None and _place(taken[1]) != _place(task.function):
+                # The same function object has two schedules; one of the same place is a cell that is run again.
+                is_second = taken is not None and taken[1] is task.function
+                if taken is not None and (is_second or _place(taken[1]) != _place(task.function)):
                     raise InvalidArgumentError(
                         f"a schedule is named {shown(known)} already; give one of them another by name=…",
                         field="name",

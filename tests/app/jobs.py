@@ -6,6 +6,8 @@ Its store is chosen by each test: `app.url` is set before the first use, or PENS
 import asyncio
 import ctypes
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -43,6 +45,16 @@ async def later(number: int) -> int:
 
 
 @app.job(retry=ONCE)
+def say_and_wait(path: str) -> None:
+    sys.stdout.write("so far\n")
+    sys.stdout.flush()
+    pause = threading.Event()
+    while not Path(path).exists():
+        pause.wait(0.01)
+    sys.stdout.write("and on\n")
+
+
+@app.job(retry=ONCE)
 def facts() -> dict:
     try:
         queue = repr(app.queue)
@@ -55,6 +67,8 @@ def facts() -> dict:
         "url": os.environ.get("PENSTOCK_URL"),
         "secret": os.environ.get("PENSTOCK_WEBHOOK_SECRET"),
         "threads": threading.active_count(),
+        "umask": re.search(r"Umask:\s*(\d+)", Path("/proc/self/status").read_text())[1],
+        "core": resource.getrlimit(resource.RLIMIT_CORE)[0],
         "files": sorted(int(each.name) for each in Path("/proc/self/fd").iterdir()),
         "queue": queue,
         "main": __name__,

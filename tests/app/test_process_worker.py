@@ -64,6 +64,7 @@ def test_every_job_has_a_process_of_its_own_without_store_threads_or_url(app, mo
         assert each["url"] is None
         assert each["secret"] is None
         assert each["threads"] == 1
+        assert (each["umask"], each["core"]) == ("0077", 0)
         assert len(each["files"]) <= 5, "stdin, stdout, stderr, the channel, and the list itself"
         assert "has no store" in each["queue"]
     assert mixed.result(0) == os.getpid(), "a task may ask for a thread"
@@ -283,6 +284,18 @@ def test_inside_a_process_jobs_are_submitted_spawned_awaited_and_cancelled_over_
         "arguments": ["InvalidArgumentError", "invalid_argument"],
         "checkpoint": ["InvalidArgumentError", "invalid_argument"],
     }
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_what_a_job_has_printed_is_seen_while_it_runs(app, tmp_path, isolation):
+    go_on = tmp_path / "go on"
+    handle = jobs.say_and_wait.submit(str(go_on))
+    with working(app, isolation=isolation, types=["say_and_wait"]):
+        until(lambda: handle.output() == "so far\n")
+        assert handle.status is JobStatus.RUNNING
+        go_on.touch()
+        handle.result(PATIENCE)
+        assert handle.output() == "so far\nand on\n"
 
 
 def test_what_a_job_prints_is_kept_within_bounds(app):
@@ -527,6 +540,65 @@ def test_an_app_may_be_made_of_variables_that_no_job_gets_to_see(tmp_path, monke
     monkeypatch.setenv("PENSTOCK_WEBHOOK_SECRET", "a canary of more than 24 bytes")
     done = script(tmp_path, FROM_VARIABLES.format(hazard))
     assert done.stdout.split() == ["[]"], done.stderr
+
+
+GUARDED = """
+    import penstock
+
+    {0}
+    if __name__ == "__main__":
+        {1}
+        @app.job
+        def f() -> int:
+            return 1
+
+        try:
+            penstock.Worker(app)
+        except ValueError as error:
+            print(error)
+"""
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["the handler", "the app and the handler"])
+def test_what_a_script_defines_only_as_a_program_is_an_error_that_names_the_way_out(tmp_path, place):
+    lines = ["", ""]
+    lines[place] = "app = penstock.App()"
+    done = script(tmp_path, GUARDED.format(*lines))
+    assert done.stdout.startswith('f is defined under `if __name__ == "__main__"`'), done.stderr
+    assert 'isolation="thread"' in done.stdout
+
+
+def test_an_app_that_is_made_only_in_the_program_is_an_error_too(tmp_path):
+    text = """
+        import penstock, tasks
+        if __name__ == "__main__":
+            app = penstock.App()
+            app.job(tasks.f)
+            try:
+                penstock.Worker(app)
+            except ValueError as error:
+                print(error)
+    """
+    (tmp_path / "tasks.py").write_text("def f(): ...")
+    done = script(tmp_path, text)
+    assert done.stdout.startswith('the app is made under `if __name__ == "__main__"`'), done.stderr
+
+
+def test_a_script_that_starts_its_worker_at_every_import_is_told_so(tmp_path):
+    text = """
+        import penstock
+        app = penstock.App()
+
+        @app.job
+        def f() -> int:
+            return 1
+
+        penstock.Worker(app).run(until_idle=True)
+    """
+    done = script(tmp_path, text)
+    assert done.returncode == 1
+    assert 'only under `if __name__ == "__main__":`' in done.stderr
+    assert 'isolation="thread"' in done.stderr.splitlines()[-1]
 
 
 MAIN = """

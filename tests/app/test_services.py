@@ -128,6 +128,22 @@ def test_one_task_may_have_several_schedules_with_names_of_their_own(app):
     assert [(each.name, each.missed) for each in app.schedules] == [("hourly", "skip"), ("nightly", "latest")]
 
 
+def test_a_second_schedule_without_a_name_does_not_replace_the_first(app):
+    with pytest.raises(InvalidArgumentError, match="name="):
+
+        @app.cron("0 3 * * *")
+        @app.cron("0 15 * * *")
+        def report() -> None: ...
+
+    def define(expression: str) -> None:
+        @app.cron(expression)
+        def again() -> None: ...
+
+    define("0 3 * * *")
+    define("0 4 * * *")  # as a cell of a notebook does that is run again
+    assert str(app.schedules[-1].when) == "Cron('0 4 * * *', tz='UTC')"
+
+
 @pytest.mark.parametrize(
     ("settings", "field"),
     [

@@ -49,13 +49,22 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
 
+#: Whether this process is a template, or a job, that imports what it is to run: then nothing may be started.
+is_loading = False
+
+
 def load(setup: Setup) -> Any:
     """Import what the setup names and return the target."""
-    if setup.main is not None:
-        _load_main(setup.main)
-    target = None if setup.target is None else resolve(setup.target)
-    for name in setup.modules:
-        importlib.import_module(name)
+    global is_loading  # noqa: PLW0603 - one process, one setup
+    is_loading = True
+    try:
+        if setup.main is not None:
+            _load_main(setup.main)
+        target = None if setup.target is None else resolve(setup.target)
+        for name in setup.modules:
+            importlib.import_module(name)
+    finally:
+        is_loading = False
     return target
 
 

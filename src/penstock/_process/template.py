@@ -44,7 +44,7 @@ def main(control_descriptor: int) -> NoReturn:
     control = socket.socket(fileno=control_descriptor)
     start = msgspec.msgpack.decode(control.recv(1 << 20), type=Start)
     sys.argv[:] = start.arguments
-    os.umask(os.umask(0) | 0o022)
+    os.umask(0o077)  # what jobs write is for their user alone, unless they say otherwise
     try:
         if start.imports_per_job:
             run = _importing(start.setup, start.hidden)

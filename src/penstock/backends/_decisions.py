@@ -21,6 +21,8 @@ FREEING_UPDATES: Final = frozenset({JobStatus.COMPLETED, JobStatus.STOPPED, JobS
 def start(row: Row, assignee_id: str, owner: str | None, verb: Verb, now: int) -> None:
     """Begin an attempt."""
     row.move(verb, JobStatus.RUNNING, now)
+    if row.attempt:  # what an earlier attempt was doing
+        row.description = None
     row.attempt += 1
     row.assignee_id = assignee_id
     row.assigned_at = row.attempt_started_at = now

@@ -34,6 +34,8 @@ __all__ = ["PlainSubmission", "Submission"]
 
 CHUNK: Final = 2_000
 
+STORED: Final = "it is already stored"
+
 
 class Submission:
     """One call's new jobs, on their way into the store.
@@ -96,16 +98,24 @@ class Submission:
         jobs = list(islice(source, count))
         if self._check:
             arguments.check_batch(jobs, self._options.max_payload, self._count)
-        twice = []
+        twice: list[tuple[int, str, str]] = []
         for index, job in enumerate(jobs, self._count):
             if job.id in self._seen:
                 twice.append((index, job.id, "its id stands twice in the batch"))
             else:
                 self._seen[job.id] = index
-        self._count += len(jobs)
+        first, self._count = self._count, self._count + len(jobs)
         if twice:
-            raise JobExistsError(twice[0][1], twice)
+            failed = sorted([*twice, *self._stored_conflicts(first)])
+            raise JobExistsError(failed[0][1], failed)
         return jobs
+
+    def _stored_conflicts(self, first: int) -> list[tuple[int, str, str]]:
+        """Return which jobs from an index on have an id that is stored, for an error that is certain already."""
+        if self._skips_stored:
+            return []
+        found = self._tx.stored_ids([job_id for job_id, index in self._seen.items() if index >= first])
+        return [(self._seen[job_id], job_id, STORED) for job_id in found]
 
     def _take(self, jobs: list[Job], source: Iterator[Job]) -> None:
         if all(job.is_plain for job in jobs):
@@ -337,7 +347,7 @@ class Submission:
         try:
             yield
         except DuplicateIdError as error:
-            failed = [(self._seen[taken], taken, "it is already stored") for taken in error.ids]
+            failed = [(self._seen[taken], taken, STORED) for taken in error.ids]
             raise JobExistsError(error.ids[0], failed) from None
 
 
@@ -355,7 +365,7 @@ class PlainSubmission:
         try:
             tx.insert_plain([self._job])
         except DuplicateIdError:
-            raise JobExistsError(self._job.id, [(0, self._job.id, "it is already stored")]) from None
+            raise JobExistsError(self._job.id, [(0, self._job.id, STORED)]) from None
         return self._job.id
 
 

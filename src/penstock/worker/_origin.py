@@ -14,7 +14,13 @@ from penstock.task import Task
 
 __all__ = ["Origin", "find_origin"]
 
-WAY_OUT = 'run it on a thread: Worker(app, isolation="thread"), or @app.job(isolation="thread")'
+WAY_OUT = (
+    "Move it to the top level of a module, or run it on a thread: "
+    'Worker(app, isolation="thread"), or @app.job(isolation="thread")'
+)
+
+GUARD = "__name__ == '__main__'"
+UNDER_GUARD = 'under `if __name__ == "__main__"`, which a process of a job does not run'
 
 
 class Origin(NamedTuple):
@@ -51,6 +57,8 @@ def find_origin(app: App, tasks: Iterable[Task[..., Any]]) -> Origin:
         if name == "__main__":
             name, main = _main(main)  # noqa: PLW2901  # the name it can be imported by
         names.append(name)
+    if main is not None:
+        _check_guard(Path(main), place, tasks)
     return Origin(f"{names[0]}:{place[1]}", main, tuple(dict.fromkeys(names[1:])))
 
 
@@ -75,7 +83,26 @@ def _main(known: str | None) -> tuple[str, str | None]:
     return "__main__", str(Path(file).absolute())
 
 
+def _check_guard(script: Path, place: tuple[str, str], tasks: list[Task[..., Any]]) -> None:
+    """Refuse what a script defines only where it is the program itself: under `if __name__ == "__main__"`."""
+    import ast  # noqa: PLC0415  # only the apps of scripts need it
+
+    try:
+        body = ast.parse(script.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):  # the file is not what runs any more; the import will tell
+        return
+    guards = [each for each in body if isinstance(each, ast.If) and ast.unparse(each.test) == GUARD]
+    # From the guard to the end of what it guards: a function's line is that of its first decorator.
+    lines = {line for each in guards for line in range(each.lineno, (each.body[-1].end_lineno or 0) + 1)}
+    for task in tasks:
+        code = getattr(task.function, "__code__", None)
+        if code is not None and code.co_firstlineno in lines and Path(code.co_filename) == script:
+            raise _refusal(f"{task.type} is defined {UNDER_GUARD}")
+    named = [each for each in ast.walk(ast.Module(body, [])) if isinstance(each, ast.Name)]
+    made = {each.lineno for each in named if each.id == place[1] and isinstance(each.ctx, ast.Store)}
+    if place[0] == "__main__" and made and made <= lines:
+        raise _refusal(f"the app is made {UNDER_GUARD}")
+
+
 def _refusal(why: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{why}. Move it into a module, or {WAY_OUT}", field="isolation", value="process"
-    )
+    return InvalidArgumentError(f"{why}. {WAY_OUT}", field="isolation", value="process")

@@ -42,7 +42,7 @@ from penstock.logs import job_fields
 from penstock.policy import FailureCategory
 from penstock.task import Task
 from penstock.worker import _protocol as protocol
-from penstock.worker._origin import Origin
+from penstock.worker._origin import WAY_OUT, Origin
 from penstock.worker._run import Reason, Run
 from penstock.worker._slots import timed_out
 
@@ -57,6 +57,8 @@ CHECK_SECONDS: Final = 60.0
 TOLD_OUTPUT: Final = 8_000
 #: In the inbox of a slot: the job has said how it ended.
 TOLD: Final = Request(-1, "told")
+#: In the inbox of a slot: the job has printed something.
+LOOK: Final = Request(-2, "look")
 AT_ONCE: Final = Grace(notice=0, term=0)
 #: For a job that somebody else may be running by now.
 SOON: Final = Grace(notice=0, term=1)
@@ -110,7 +112,12 @@ class ProcessRunner:
             ProcessControlError: it cannot import the app.
             InvalidArgumentError: the app that it imports has other tasks.
         """
-        self._supervisor.start()
+        try:
+            self._supervisor.start()
+        except ProcessControlError as error:
+            raise ProcessControlError(
+                f"{str(error).rstrip()}\nA process of a job imports the app again. {WAY_OUT}"
+            ) from None
         conversation = _Conversation(None)
         process = self._supervisor.launch(b"", conversation)
         if process.wait(CHECK_SECONDS) is None:
@@ -142,8 +149,13 @@ class ProcessRunner:
             self._on_fatal(error)  # no job can be started any more, so this one is for another worker
             return Released(f"its process could not be started: {error}")
         run.interruptible(lambda: self._end(run, process))
+        run.on_look = lambda: conversation.look(process)
         while (request := conversation.inbox.get()) is not None:
-            if request is not TOLD:
+            if (
+                request is LOOK
+            ):  # here, because only one thread may store it: else what came last could come first
+                self._keep_output(run, conversation, process)
+            elif request is not TOLD:
                 process.send(Answer(request.number, protocol.encode(self._reply(run, request))))
             elif self._is_quick(run, process):
                 self.leaving.add(run)
@@ -170,9 +182,17 @@ class ProcessRunner:
 
     def _close(self, run: Run, conversation: _Conversation, process: JobProcess) -> Outcome:
         run.interruptible(None)
-        if process.output.total:
-            self._on_output(run, process.output.text())
+        run.on_look = None
+        self._keep_output(run, conversation, process)
         return _outcome(run, conversation.told, conversation.ending, process)
+
+    def _keep_output(self, run: Run, conversation: _Conversation, process: JobProcess) -> None:
+        """Store what was printed, if there is more of it than before."""
+        total = process.output.total
+        if total != conversation.kept:
+            conversation.kept = total
+            self._on_output(run, process.output.text())
+        conversation.is_looking = False
 
     def close(self) -> None:
         self._supervisor.close()
@@ -230,6 +250,15 @@ class _Conversation:
         self.told: Result | Failure | None = None
         self.ending = Ending(status=None)
         self._has_ended = False
+        #: How many bytes of output are stored, and whether the slot has been asked to store more.
+        self.kept = 0
+        self.is_looking = False
+
+    def look(self, process: JobProcess) -> None:
+        """Have the slot store what was printed, if there is something new."""
+        if process.output.total != self.kept and not self.is_looking:
+            self.is_looking = True
+            self.inbox.put(LOOK)
 
     def leave(self, on_end: Callable[[], None]) -> bool:
         """Have a function called at the end, instead of telling it to the inbox; False if it was told already."""

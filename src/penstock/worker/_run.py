@@ -43,6 +43,7 @@ class Run:
         "_queue",
         "asked_at",
         "job",
+        "on_look",
         "reason",
         "seconds",
         "started_at",
@@ -60,6 +61,8 @@ class Run:
         self.asked_at = 0.0
         #: Whether the handler has looked and seen that it should end.
         self.was_told = False
+        #: Called now and then while it runs: there may be something to store.
+        self.on_look: Callable[[], None] | None = None
         self._queue = queue
         self._claim = [None]
         self._interrupt: Callable[[], None] | None = None

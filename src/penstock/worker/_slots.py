@@ -44,19 +44,34 @@ class ThreadRunner:
         self._on_output = on_output
         #: What the handler prints.
         self.capture = Capture()
+        self._current: Run | None = None
+        self._kept = ""
+        #: Held while output is stored, so that what came last is stored last.
+        self._keeping = threading.Lock()
 
     def run(self, run: Run) -> Outcome:
         task = run.task
-        self.capture.begin(task.limits.get("output", DEFAULT_LIMIT))
+        with self._keeping:
+            self.capture.begin(task.limits.get("output", DEFAULT_LIMIT))
+            self._current, self._kept = run, ""
+        run.on_look = self._look
         if task.is_async:
             run.interruptible(self._loop.cancel)
         outcome = execute(task, run.job, run.context, task.app.middlewares, self._loop.run)
         if task.is_async:
             run.interruptible(None)
-        printed = self.capture.text()
-        if printed and not run.is_settled:
-            self._on_output(run, printed)
+        run.on_look = None
+        if self.capture.text() and not run.is_settled:
+            self._look()
         return outcome
+
+    def _look(self) -> None:
+        """Store what the handler has printed, if there is more of it than before."""
+        with self._keeping:
+            run, printed = self._current, self.capture.text()
+            if run is not None and printed != self._kept:
+                self._kept = printed
+                self._on_output(run, printed)
 
     def close(self) -> None:
         self._loop.close()

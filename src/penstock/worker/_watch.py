@@ -25,6 +25,7 @@ logger = logging.getLogger("penstock.worker")
 TICK_SECONDS: Final = 0.1
 STORE_LOOK_SECONDS: Final = 0.5
 PROGRESS_SECONDS: Final = 0.25
+OUTPUT_SECONDS: Final = 1.0
 
 
 class Watched(Protocol):
@@ -77,7 +78,7 @@ class Watch:
         self.cancelled.add(job_id)
 
     def _watch(self) -> None:
-        look_at = flush_at = 0.0
+        look_at = flush_at = keep_at = 0.0
         while not self._stopped.wait(TICK_SECONDS):
             now = time.monotonic()
             runs = self._worker.runs()
@@ -88,6 +89,11 @@ class Watch:
                     for run in runs:
                         if run.has_news:
                             run.flush()
+                if now >= keep_at:
+                    keep_at = now + OUTPUT_SECONDS
+                    for run in runs:
+                        if (look := run.on_look) is not None:  # it may end meanwhile
+                            look()
                 if now >= look_at:
                     look_at = now + STORE_LOOK_SECONDS
                     self._ask_the_store(runs)

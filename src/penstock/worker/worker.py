@@ -17,6 +17,7 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 import uuid
@@ -167,6 +168,13 @@ class Worker:
         Raises:
             BackendError: the store failed for good.
         """
+        setup = sys.modules.get("penstock._process.setup")
+        if setup is not None and setup.is_loading:
+            raise InvalidArgumentError(
+                "a process of a job imports the module that starts its worker; the module must do that only "
+                'under `if __name__ == "__main__":`',
+                field="worker",
+            )
         if not self._running.acquire(blocking=False):
             raise InvalidArgumentError("this worker runs already", field="worker")
         try:

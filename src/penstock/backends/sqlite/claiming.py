@@ -52,6 +52,7 @@ TAKE: Final = """UPDATE OR FAIL job SET
     from_status = status, status = 'running', gate = NULL, verb = 'claim', n = n + 1, attempt = attempt + 1,
     assignee_id = :assignee, assigned_at = :now, attempt_started_at = :now, updated_at = :now,
     started_at = coalesce(started_at, :now), progress = 0, owner = :owner,
+    description = CASE WHEN attempt = 0 THEN description END,
     lease_until = CASE WHEN :owner IS NULL THEN :now + visibility END,
     deadline_at = :now + execution, attempt_ready_at = ready_at
 WHERE seq IN (SELECT value FROM json_each(:seqs))"""

@@ -121,14 +121,17 @@ _SAVED: Final = (
     "verb",
     "from_status",
 )
+#: Whether an attempt begins: the parameter of the verb, by its number.
+_BEGINS: Final = f"?{_SAVED.index('verb') + 1} IN ('claim', 'restart')"
 _SAVE: Final = (
     f"UPDATE OR FAIL job SET {', '.join(f'{name} = ?' for name in _SAVED)},"
-    " attempt_ready_at = CASE WHEN ? IN ('claim', 'restart') THEN ? ELSE attempt_ready_at END WHERE seq = ?"
+    f" attempt_ready_at = CASE WHEN {_BEGINS} THEN ?{_SAVED.index('ready_at') + 1} ELSE attempt_ready_at END,"
+    f" description = CASE WHEN {_BEGINS} AND attempt > 0 THEN NULL ELSE description END WHERE seq = ?"
 )
 #: In the order of `Owner`.
 OWNERS: Final = "SELECT id, host, pid, started, beat_at, opened_at, intakes FROM owner"
 _tallied_values = attrgetter("type", "tags", "from_status", "status", "verb", "retry_count")
-_saved_values = attrgetter(*_SAVED, "verb", "ready_at", "seq")
+_saved_values = attrgetter(*_SAVED, "seq")
 # A job's `n` rises with every change: while it is 2, its first claim was the last thing that happened to it.
 _COMPLETE_HELD: Final = """UPDATE OR FAIL job SET
     from_status = 'running', status = 'completed', closed = 1, verb = 'complete', n = n + 1, finalized_at = ?2,

@@ -91,8 +91,20 @@ class Claiming(Suite):
         backend.save_progress("job", 60, "more than half")
         backend.save_checkpoint("job", b"row 600")
         backend.fail_job("job", "boom")
+        assert backend.get_job("job").description == "more than half"
         again = claim(backend, "job")
-        assert (again.progress, again.checkpoint) == (0, b"row 600")
+        assert (again.progress, again.description, again.checkpoint) == (0, None, b"row 600")
+        assert backend.get_job("job").description is None
+
+    def test_the_first_claim_leaves_the_description_that_was_given(self, backend: Backend) -> None:
+        """C14: what the caller gave is kept; it goes with what the first attempt said."""
+        put(backend, "job", "other", description="Import of May")
+        (first, second) = backend.dequeue_jobs(WORKER, limit=2)
+        assert (first.description, second.description) == ("Import of May", "Import of May")
+        backend.fail_jobs({"job": "boom", "other": "boom"})
+        (first, second) = backend.dequeue_jobs(WORKER, limit=2)
+        assert (first.description, second.description) == (None, None)
+        assert backend.get_job("job").description is None
 
     def test_several_assignees_hold_their_own_jobs(self, backend: Backend) -> None:
         """Q33, B2."""
@@ -412,14 +424,19 @@ class Held(Suite):
         """P12: attempt + 1, progress 0, finalized_at cleared."""
         put_running(backend, "held", held=True)
         started_at = clock.now()
-        backend.save_progress("held", 70)
+        backend.save_progress("held", 70, "almost there")
         clock.advance(1)
         backend.stop_job("held", "enough")
         now = clock.advance(1)
         job = backend.restart_job("held", OTHER_WORKER)
         assert (job.status, job.state, job.attempt) == (JobStatus.RUNNING, JobState.RUNNING, 2)
         assert (job.assignee_id, job.assigned_at, job.attempt_started_at) == (OTHER_WORKER, now, now)
-        assert (job.progress, job.finalized_at, job.started_at) == (0, None, started_at)
+        assert (job.progress, job.description, job.finalized_at, job.started_at) == (
+            0,
+            None,
+            None,
+            started_at,
+        )
         assert backend.get_job("held") == job
         assert backend.complete_job("held", b"done", attempt=2) == {OTHER_WORKER: 1}
 

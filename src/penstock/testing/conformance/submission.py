@@ -358,6 +358,15 @@ class Batches(Suite):
         assert all(reason for _, _, reason in error.failed)
         assert error.enqueued_ids == []
 
+    def test_ids_that_stand_twice_do_not_hide_those_that_are_stored(self, backend: Backend) -> None:
+        """B4."""
+        put(backend, "b", "d")
+        with refused(backend, JobExistsError) as caught:
+            backend.enqueue_jobs([a_job(id=name) for name in ("a", "b", "c", "a", "b", "d")])
+        error: Any = caught.value
+        assert error.job_id == "b"
+        assert [(index, name) for index, name, _ in error.failed] == [(1, "b"), (3, "a"), (4, "b"), (5, "d")]
+
     @pytest.mark.parametrize("jobs", [None, 5, "jobs", b"jobs", a_job(id="a", type="t")], ids=repr)
     def test_what_is_not_an_iterable_of_jobs_is_refused(self, backend: Backend, jobs: Any) -> None:
         with refused(backend, InvalidArgumentError):

@@ -68,6 +68,7 @@ class ModelClaiming(ModelCore):
             started_at=row.job.started_at or now,
             attempt_started_at=now,
             progress=0,
+            description=None if row.job.attempt else row.job.description,
         )
 
     def restart_job(self, job_id: str, assignee_id: str, *, owner: str | None = None) -> Job:

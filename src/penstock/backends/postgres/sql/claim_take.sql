@@ -15,6 +15,7 @@ taken AS (
         attempt_ready_at = job.ready_at,
         started_at = COALESCE(job.started_at, picked.now),
         progress = 0,
+        description = CASE WHEN job.attempt = 0 THEN job.description END,
         owner = %(owner)s,
         lease_until = CASE WHEN %(owner)s::text IS NULL THEN picked.now + job.visibility END,
         deadline_at = picked.now + job.execution

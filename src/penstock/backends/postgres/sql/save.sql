@@ -25,6 +25,10 @@ changed AS (
         attempt_ready_at = CASE
             WHEN given.verb IN ('claim', 'restart') THEN given.ready_at
             ELSE job.attempt_ready_at
+        END,
+        description = CASE
+            WHEN given.verb IN ('claim', 'restart') AND job.attempt > 0 THEN NULL
+            ELSE job.description
         END
     FROM given
     WHERE job.seq = given.seq
