@@ -64,7 +64,7 @@ def test_people_get_a_line_a_check_with_what_to_do_next(penstock):
     assert done.code == 0
     assert "warning   store" in done.out
     assert "→ submit a job, start a worker, or penstock migrate up" in done.out
-    assert "0 problems, 1 warnings" in done.out
+    assert "0 problems, 1 warning, " in done.out
     assert not (penstock.folder / "none.db").exists()
 
 

@@ -124,8 +124,9 @@ def test_ctrl_c_while_a_worker_starts_lets_it_end_in_peace(shell):
     try:
         eventually((shell.folder / "starting").exists, PATIENCE)
         os.killpg(worker.pid, signal.SIGINT)
-        os.close(os.open(shell.folder / "gate", os.O_RDWR))
+        gate = os.open(shell.folder / "gate", os.O_RDWR)
         _, errors = worker.communicate(timeout=PATIENCE)
+        os.close(gate)
         assert worker.returncode == 0, errors
         assert b"Traceback" not in errors
         assert b"has stopped" in errors
@@ -133,6 +134,19 @@ def test_ctrl_c_while_a_worker_starts_lets_it_end_in_peace(shell):
         if worker.poll() is None:
             worker.kill()
             worker.communicate()
+
+
+@pytest.mark.parametrize(
+    "command", [["list", "--tags", "a"], ["show", "job"], ["submit", "t", "{}"], ["stats"]]
+)
+def test_a_short_command_imports_nothing_that_takes_long(shell, command):
+    with library.connect(f"sqlite:///{shell.folder}/penstock.db") as queue:
+        queue.enqueue_job(Job(id="job", type="t"))
+    code, _, imported = shell.run(*command, environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert code == 0
+    names = {line.rpartition("|")[2].strip().partition(".")[0] for line in imported.splitlines()}
+    assert "penstock" in names
+    assert names.isdisjoint({"pydantic", "rich", "psycopg", "pyspark", "statistics"})
 
 
 def test_a_reader_that_goes_away_is_no_fault(shell):

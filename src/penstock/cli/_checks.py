@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import platform
 from collections.abc import Iterator
 from datetime import timedelta
@@ -44,6 +42,8 @@ def check_machine() -> Iterator[Finding]:
 
 
 def _version(package: str) -> str | None:
+    import importlib.metadata  # noqa: PLC0415  # takes long, and no other command needs it
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

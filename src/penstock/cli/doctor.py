@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 import typer
-from rich.text import Text
 
 from penstock.cli._checks import check_machine, check_work
-from penstock.cli._output import clean, emit, emit_json, is_terminal
-from penstock.cli._screen import console
+from penstock.cli._output import clean, counted, emit, emit_json, is_terminal, stdout_console
 from penstock.cli._store import AsJson, Url, open_store
 from penstock.errors import BackendError, InvalidArgumentError
 from penstock.overview import Finding, Level
@@ -70,7 +68,7 @@ def _fields(finding: Finding) -> dict[str, str]:
 
 def _show(found: list[Finding]) -> None:
     width = max(len(each.check) for each in found)
-    screen = console() if is_terminal() else None
+    screen = stdout_console() if is_terminal() else None
     for each in found:
         rest = f"  {each.check:{width}}  {clean(each.message)}"
         advice = f"{'':{width + 10}}  → {clean(each.advice)}" if each.advice else ""
@@ -79,8 +77,10 @@ def _show(found: list[Finding]) -> None:
             if advice:
                 emit(advice)
         else:
-            screen.print(Text(f"{each.level:8}", style=_COLOURS[each.level]) + Text(rest), soft_wrap=True)
+            screen.print(f"{each.level:8}", style=_COLOURS[each.level], end="")
+            screen.print(rest, soft_wrap=True)
             if advice:
-                screen.print(Text(advice, style="italic"), soft_wrap=True)
+                screen.print(advice, style="italic", soft_wrap=True)
     counts = {level: sum(each.level is level for each in found) for level in Level}
-    emit(f"{counts[Level.PROBLEM]} problems, {counts[Level.WARNING]} warnings, {counts[Level.OK]} ok")
+    problems, warnings = (counted(counts[each], str(each)) for each in (Level.PROBLEM, Level.WARNING))
+    emit(f"{problems}, {warnings}, {counts[Level.OK]} ok")
