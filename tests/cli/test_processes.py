@@ -255,7 +255,7 @@ def test_a_person_is_asked_before_jobs_are_cancelled_by_tags(shell, answer, code
     with library.connect(f"sqlite:///{shell.folder}/penstock.db") as queue:
         queue.enqueue_job(Job(id="j", type="t", tags=("x",)))
         screen = AtTerminal(shell, "cancel", "--tags", "x")
-        assert "1 jobs have x; cancel those that can be? [y/N]" in screen.until("[y/N]")
+        assert "1 job tagged x; cancel what can be? [y/N]" in screen.until("[y/N]")
         screen.interrupt() if answer == "Ctrl-C" else screen.answer(answer)
         assert screen.end()[0] == code
         assert queue.get_job("j").status is JobStatus(status)

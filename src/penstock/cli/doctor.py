@@ -39,24 +39,18 @@ def doctor(url: Url = None, as_json: AsJson = False) -> None:
 def _check_store(url: str | None) -> Iterator[Finding]:
     try:
         with open_store(url) as backend:
-            yield Finding(check="store", level=Level.OK, message=repr(backend).strip("<>"))
+            yield Finding.ok("store", repr(backend).strip("<>"))
             yield from check_work(backend.overview())
             yield from backend.examine()
     except InvalidArgumentError as error:
         if " no store" not in error.message:
             raise
-        yield Finding(
-            check="store",
-            level=Level.WARNING,
-            message=str(error),
-            advice="submit a job, start a worker, or penstock migrate up",
-        )
+        yield Finding.warning("store", str(error), "submit a job, start a worker, or penstock migrate up")
     except BackendError as error:
-        yield Finding(
-            check="store",
-            level=Level.PROBLEM,
-            message=str(error),
-            advice="try again once it is reachable"
+        yield Finding.problem(
+            "store",
+            str(error),
+            "try again once it is reachable"
             if error.retryable
             else "correct that, then call the doctor again",
         )
