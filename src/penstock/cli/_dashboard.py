@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli._glance import Glance, Rates
-from penstock.cli._output import clean, span
+from penstock.cli._output import about, clean, span
 from penstock.overview import Overview, OwnerView, TypeView
 
 __all__ = ["frame"]
@@ -126,7 +126,7 @@ def _workers(seen: Overview, rows: int) -> Table:
         table.add_row(
             Text(clean(f"{owner.host}:{owner.pid}")),
             Text("alive", style="green") if owner.is_alive else Text("dead", style="bold red"),
-            _about(seen.at - owner.beat_at),
+            about(seen.at - owner.beat_at),
             f"{owner.slots:,}",
             f"{owner.running:,}",
             Text(_takes(owner), overflow="ellipsis", no_wrap=True),
@@ -141,7 +141,7 @@ def _failures(glance: Glance, rows: int) -> Table:
     table = _table("failed", "type", "job", "attempt", "status", "error")
     for row in glance.failures[:rows]:
         table.add_row(
-            f"{_about(max(glance.overview.at - row.recorded_at, timedelta()))} ago",
+            f"{about(max(glance.overview.at - row.recorded_at, timedelta()))} ago",
             Text(clean(row.type)),
             Text(clean(row.job_id), overflow="ellipsis", no_wrap=True),
             f"{row.attempt}",
@@ -195,12 +195,7 @@ def _takes(owner: OwnerView) -> str:
 def _age(view: TypeView, seen: Overview) -> str:
     if view.oldest_ready_at is None:
         return "-"
-    return _about(max(seen.at - view.oldest_ready_at, timedelta()))
-
-
-def _about(time: timedelta) -> str:
-    """Return a time in its largest unit alone."""
-    return " ".join((span(time) or "").split()[:2])
+    return about(max(seen.at - view.oldest_ready_at, timedelta()))
 
 
 def _rate_cells(rates: Rates | None) -> tuple[str, str, str]:

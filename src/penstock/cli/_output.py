@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TableWriter",
+    "about",
     "ask",
     "bytes_fields",
     "clean",
@@ -175,16 +176,27 @@ class TableWriter:
             if number != last or column in self._right:
                 cell.align("right" if column in self._right else "left", width)
             used += width + 2
-        console.print(Text("  ").join(line), soft_wrap=True)
+        whole = Text("  ").join(line)
+        whole.rstrip()  # spaces that nobody sees would take a line of their own
+        console.print(whole, soft_wrap=True)
 
 
 def emit_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
 ) -> None:
-    """Print a table of which all rows are there; see `TableWriter`."""
+    """Print a table of which all rows are there; see `TableWriter`. A terminal gets no column without a value."""
     known = [[*row] for row in rows]
     widths = dict.fromkeys(columns, 0)
     if is_terminal():
+        used = [
+            number
+            for number in range(len(columns))
+            if not known or any(row[number] not in (None, "") for row in known)
+        ]
+        columns, known = (
+            [columns[number] for number in used],
+            [[row[number] for number in used] for row in known],
+        )
         widths = {
             column: max([len(column), *(_cell(row[number]).cell_len for row in known)])
             for number, column in enumerate(columns)
@@ -282,6 +294,11 @@ def span(seconds: float | timedelta | None) -> str | None:
             rest = whole % size // smaller_size
             return f"{sign}{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{sign}{whole} s"
+
+
+def about(time: timedelta) -> str:
+    """Return a duration in its largest unit alone, for where there is little room: 5 min."""
+    return " ".join((span(max(time, timedelta())) or "").split()[:2])
 
 
 _UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
