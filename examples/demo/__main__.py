@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -94,22 +95,22 @@ def show_next(console: Console, options: argparse.Namespace, url: str, folder: P
     if options.store == "sqlite":
         looks[str(folder / "jobs.db")] = "the store, one SQLite file"
     looks[str(folder / "worker-1.log")] = "what a worker says"
+    looks["docs/quickstart.md"] = "how to write your own"
     heading(console, "Look at")
     show_lines(console, looks)
     penstock = command()
     tries = {}
     if is_up:
-        tries[f"export PENSTOCK_URL='{shown(url)}'"] = "so that the next ones find the store"
-        tries[f"{penstock} stats"] = "how many jobs are in which state"
-        tries[f"{penstock} show {job_id}"] = "one life in full"
-        tries[f"{penstock} list --status dead_letter"] = "what nobody could do"
+        where = f"--url {shlex.quote(shown(url))}"  # a variable would follow whoever goes on elsewhere
+        tries[f"{penstock} stats {where}"] = "how many jobs are in which state"
+        tries[f"{penstock} show {job_id} {where}"] = "one life in full"
+        tries[f"{penstock} list --status dead_letter {where}"] = "what nobody could do"
     if has_lake:
-        tries[f"{penstock} report --lake {folder / 'lake'} --json -"] = "the report's numbers"
+        tries[f"{penstock} report --lake {folder / 'lake'} --json"] = "the report's numbers"
         tries[f"{penstock} audit --lake {folder / 'lake'}"] = "the audit, again"
     tries |= {
         "make demo STORE=postgres": "the same on PostgreSQL",
         f"{python()} examples/hello/hello.py": "ten lines; more in examples/",
-        "docs/quickstart.md": "write your own",
     }
     if options.store == "postgres":
         del tries["make demo STORE=postgres"]

@@ -191,6 +191,21 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     advice: str = ""
 
+    @classmethod
+    def ok(cls, check: str, message: str) -> Finding:
+        """Return that all is well."""
+        return cls(check=check, level=Level.OK, message=message)
+
+    @classmethod
+    def warning(cls, check: str, message: str, advice: str) -> Finding:
+        """Return what should be seen to."""
+        return cls(check=check, level=Level.WARNING, message=message, advice=advice)
+
+    @classmethod
+    def problem(cls, check: str, message: str, advice: str) -> Finding:
+        """Return what must be seen to."""
+        return cls(check=check, level=Level.PROBLEM, message=message, advice=advice)
+
 
 def is_handled(type: str, owners: tuple[OwnerView, ...]) -> bool:
     """Whether one of these processes takes jobs of a type, with whatever tags."""

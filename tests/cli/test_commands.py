@@ -345,7 +345,7 @@ def test_cancel_by_ids_and_by_tags(run, queue):
     missed = run("cancel", "3", "old", "nobody", "--json")
     assert missed.code == 1
     assert lines(missed.out) == [{"cancelled": ["3"], "unknown": ["old", "nobody"]}]
-    assert "2 of them do not exist or have ended: old, nobody" in missed.err
+    assert "penstock: not there, or ended already: old, nobody" in missed.err
     assert queue.get_job("old").status is JobStatus.COMPLETED
 
 

@@ -18,6 +18,7 @@ import penstock as library
 from penstock.backends.base import CALLBACKS, Delivery
 from penstock.backends.postgres import health
 from penstock.backends.sqlite import health as file_health
+from penstock.cli import _store
 from penstock.overview import Intake
 
 DYING = """
@@ -64,7 +65,7 @@ def test_people_get_a_line_a_check_with_what_to_do_next(penstock):
     assert done.code == 0
     assert "warning   store" in done.out
     assert "→ submit a job, start a worker, or penstock migrate up" in done.out
-    assert "0 problems, 1 warnings" in done.out
+    assert "0 problems, 1 warning, " in done.out
     assert not (penstock.folder / "none.db").exists()
 
 
@@ -73,6 +74,19 @@ def test_a_store_that_cannot_be_reached_is_a_problem(penstock):
     assert done.code == 1
     assert "problem   store" in done.out
     assert "cannot be reached" in done.out
+
+
+def test_a_server_that_says_nothing_is_a_problem(penstock, monkeypatch):
+    monkeypatch.setattr(_store, "CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/none"
+        done = penstock("doctor", "--url", url)
+        assert done.code == 1
+        assert "problem   store" in done.out
+        assert "did not answer within 0.2 s" in done.out
+        done = penstock("list", "--url", url)
+        assert (done.code, done.out) == (1, "")
+        assert "the store did not answer within 0.2 s" in done.err
 
 
 def test_a_damaged_file_is_a_problem(penstock, tmp_path):

@@ -81,6 +81,20 @@ def test_a_terminal_shows_names_bold_and_what_they_name_plain():
     assert "\x1b[1mtype    \x1b[0mresize\n" in screen.getvalue()
 
 
+def test_a_terminal_has_no_column_without_a_value_and_no_spaces_at_the_end():
+    with terminal(NO_COLOR="1") as screen:
+        output.emit_table(["id", "tags", "error", "by"], [("1", "", None, "w"), ("2", "", "oh", None)])
+        output.emit_table(["id", "tags"], [])
+    shown = screen.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines()
+    assert [line.split() for line in shown] == [
+        ["ID", "ERROR", "BY"],
+        ["1", "w"],
+        ["2", "oh"],
+        ["ID", "TAGS"],
+    ]
+    assert shown[2] == shown[2].rstrip()
+
+
 def test_a_last_column_of_numbers_is_as_wide_as_it_has_to_be():
     with terminal(NO_COLOR="1", TERM="xterm") as screen:
         output.emit_table(["name", "tries"], [("a", 1)], right=["tries"])

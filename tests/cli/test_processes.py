@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import subprocess
@@ -124,8 +125,9 @@ def test_ctrl_c_while_a_worker_starts_lets_it_end_in_peace(shell):
     try:
         eventually((shell.folder / "starting").exists, PATIENCE)
         os.killpg(worker.pid, signal.SIGINT)
-        os.close(os.open(shell.folder / "gate", os.O_RDWR))
+        gate = os.open(shell.folder / "gate", os.O_RDWR)
         _, errors = worker.communicate(timeout=PATIENCE)
+        os.close(gate)
         assert worker.returncode == 0, errors
         assert b"Traceback" not in errors
         assert b"has stopped" in errors
@@ -133,6 +135,19 @@ def test_ctrl_c_while_a_worker_starts_lets_it_end_in_peace(shell):
         if worker.poll() is None:
             worker.kill()
             worker.communicate()
+
+
+@pytest.mark.parametrize(
+    "command", [["list", "--tags", "a"], ["show", "job"], ["submit", "t", "{}"], ["stats"]]
+)
+def test_a_short_command_imports_nothing_that_takes_long(shell, command):
+    with library.connect(f"sqlite:///{shell.folder}/penstock.db") as queue:
+        queue.enqueue_job(Job(id="job", type="t"))
+    code, _, imported = shell.run(*command, environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert code == 0
+    names = {line.rpartition("|")[2].strip().partition(".")[0] for line in imported.splitlines()}
+    assert "penstock" in names
+    assert names.isdisjoint({"pydantic", "rich", "psycopg", "pyspark", "statistics"})
 
 
 def test_a_reader_that_goes_away_is_no_fault(shell):
@@ -241,7 +256,7 @@ def test_a_person_is_asked_before_jobs_are_cancelled_by_tags(shell, answer, code
     with library.connect(f"sqlite:///{shell.folder}/penstock.db") as queue:
         queue.enqueue_job(Job(id="j", type="t", tags=("x",)))
         screen = AtTerminal(shell, "cancel", "--tags", "x")
-        assert "1 jobs have x; cancel those that can be? [y/N]" in screen.until("[y/N]")
+        assert "1 job tagged x; cancel what can be? [y/N]" in screen.until("[y/N]")
         screen.interrupt() if answer == "Ctrl-C" else screen.answer(answer)
         assert screen.end()[0] == code
         assert queue.get_job("j").status is JobStatus(status)
@@ -254,5 +269,7 @@ def test_a_terminal_has_columns_and_colours_and_says_where_to_go_on(shell):
     code, shown = AtTerminal(shell, "list", "--limit", "2").end()
     assert code == 0
     assert "\x1b[35munscheduled" in shown
+    assert re.search(r"AGE\S*  ", shown)
+    assert re.search(r"initial_pending +0 +\d+(\.\d)? m?s", shown)
     assert "\t" not in shown
     assert "there may be more: --after job-1" in shown

@@ -1,5 +1,6 @@
 """`penstock top`: what it shows, live on a terminal and plain elsewhere, and how it ends."""
 
+import io
 import json
 import os
 import pty
@@ -10,10 +11,12 @@ import sys
 import time
 
 import pytest
+from rich.console import Console
 from tests.cli.test_migrate import place
 
 import penstock as library
 from penstock import FailureCategory, Job, JobStatus
+from penstock.cli._dashboard import frame
 from penstock.cli._glance import FAILURES, Looker, Rates
 from penstock.overview import Intake
 from penstock.testing import ManualClock
@@ -67,6 +70,29 @@ def test_one_look_for_people_without_a_terminal(penstock, shared_store, queue):
     assert "the disk is full" in done.out
     assert "second line" not in done.out
     assert "\x1b" not in done.out
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (120, "TYPE READY OLDEST PENDING RUNNING COMPLETED FAILED IN/S DONE/S FAIL/S"),
+        (80, "TYPE READY OLDEST RUNNING COMPLETED FAILED IN/S DONE/S FAIL/S"),
+        (50, "TYPE READY RUNNING FAILED DONE/S"),
+    ],
+)
+def test_a_narrow_terminal_has_fewer_columns_and_no_number_is_cut(width, columns):
+    with library.connect("memory:") as queue:
+        queue.enqueue_jobs([Job.new("resize pictures of all kinds of animals" * 2) for _ in range(1_234)])
+        glance = Looker(queue.backend).look()
+    screen = Console(file=io.StringIO(), width=width, color_system=None)
+    screen.print(frame(glance, "here", width=width, rows=20))
+    shown = screen.file.getvalue().splitlines()
+    (heading,) = [line for line in shown if line.startswith("TYPE")]
+    assert heading.split() == columns.split()
+    row = shown[shown.index(heading) + 1]
+    assert row.startswith("resize")
+    assert "…" in row.partition("1,234")[0]
+    assert "…" not in row.partition("1,234")[2]
 
 
 def test_an_empty_store_is_shown_too(penstock, shared_store, queue):

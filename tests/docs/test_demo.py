@@ -1,6 +1,5 @@
 """The demo is the first thing a newcomer runs, so it is run here too, to its end."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -39,11 +38,10 @@ def run_demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def penstock_says(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def penstock_says(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "penstock", *arguments],
         cwd=ROOT,
-        env={**os.environ, "PENSTOCK_URL": url},
         capture_output=True,
         text=True,
         timeout=120,
@@ -106,22 +104,21 @@ def test_what_the_demo_tells_to_try_exists(demo):
         rf"^  ({re.escape(str(folder))}\S*)", looked_at.rpartition("Look at")[2], re.MULTILINE
     ):
         assert Path(path).exists()
-    (url,) = re.findall(r"export PENSTOCK_URL='(\S+)'", tries)
+    for page in re.findall(r"^  (docs/\S+)", looked_at.rpartition("Look at")[2], re.MULTILINE):
+        assert (ROOT / page).is_file()
     commands = [line.split("   ")[0] for line in re.findall(r"^  (\S*penstock .+)$", tries, re.MULTILINE)]
     assert len(commands) == 5
     for command in commands:
         _, name, *arguments = shlex.split(command)
         if "--lake" in arguments:  # another JVM would only show what the tests of Spark show
-            known = penstock_says(url, name, "--help").stdout
+            known = penstock_says(name, "--help").stdout
             assert all(option in known for option in arguments if option.startswith("--"))
         else:
-            done = penstock_says(url, name, *arguments)
+            done = penstock_says(name, *arguments)
             assert (done.returncode, done.stderr) == (0, "")
             assert done.stdout
     for path in re.findall(r"^  \S*python (examples/\S+)", tries, re.MULTILINE):
         assert (ROOT / path).is_file()
-    for page in re.findall(r"^  (docs/\S+)", tries, re.MULTILINE):
-        assert (ROOT / page).is_file()
 
 
 @pytest.mark.xdist_group("spark")

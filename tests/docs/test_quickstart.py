@@ -53,6 +53,24 @@ def test_the_first_example_prints_what_it_says(page, tmp_path):
     assert (tmp_path / "penstock.db").exists()
 
 
+def test_what_is_to_be_pasted_at_a_prompt_can_be(tmp_path):
+    text = (ROOT / "docs/quickstart.md").read_text("utf-8")
+    part = text.partition("Paste this at a Python prompt")[2].partition("\n## ")[0]
+    pasted = "\n".join(re.findall(r"^```python\n(.*?)^```$", part, re.MULTILINE | re.DOTALL))
+    done = subprocess.run(
+        [sys.executable, "-i"],
+        cwd=tmp_path,
+        input=pasted,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "ended dead_letter: the server is busy" in done.stdout
+    assert "Error" not in done.stderr
+
+
 def test_the_command_is_installed_with_the_package():
     command = Path(sysconfig.get_path("scripts")) / "penstock"
     if not command.exists():

@@ -38,7 +38,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         name_variables(self, path_of(ctx))
-        _show_wrong_values(self, settings_of(ctx))
+        _judge_values(self, ctx)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -85,6 +85,7 @@ class Group(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if ctx.parent is None:
             ctx.meta["penstock.wants_help"] = not {"-h", "--help"}.isdisjoint(args)
+        _judge_values(self, ctx)
         return super().parse_args(ctx, args)
 
     def get_short_help_str(self, limit: int = 45) -> str:  # noqa: ARG002  # the first line is written to be short
@@ -152,14 +153,21 @@ def settings_of(ctx: Any) -> Settings:
     return found if isinstance(found, Settings) else Settings()
 
 
-def _show_wrong_values(command: Any, found: Settings) -> None:
-    """Have parameters that refuse a value say which one it was, and where it came from."""
-    for parameter in command.params:
+def _judge_values(command: Any, ctx: Any) -> None:
+    """Have parameters that refuse a value say which one it was, and where it came from.
+
+    What is certain to be right is not shown to typer: its validator takes longer to import than a short command to run.
+    """
+    found = settings_of(ctx)
+    for parameter in command.get_params(ctx):  # with --help
         if hasattr(parameter, "check_value"):
             continue
         parameter.check_value = parameter.process_value
 
         def process(ctx: Any, value: Any, parameter: Any = parameter) -> Any:
+            if _is_certain(parameter, value):
+                value = () if value is None and _takes_many(parameter) else value
+                return value if parameter.callback is None else parameter.callback(ctx, parameter, value)
             try:
                 return parameter.check_value(ctx, value)
             except typer.BadParameter as error:
@@ -170,6 +178,22 @@ def _show_wrong_values(command: Any, found: Settings) -> None:
                 raise
 
         parameter.process_value = process
+
+
+def _is_certain(parameter: Any, value: Any) -> bool:
+    """Whether a value needs no judgement: nothing was given, or text where any text will do."""
+    if value is None:
+        return not parameter.required
+    if value is parameter.default:
+        return True
+    kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    if _takes_many(parameter):
+        return kind == list[str] and all(type(each) is str for each in value)
+    return kind is str and type(value) is str
+
+
+def _takes_many(parameter: Any) -> bool:
+    return bool(parameter.multiple or parameter.nargs != 1)
 
 
 def _reason(error: typer.BadParameter) -> str:

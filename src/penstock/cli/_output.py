@@ -3,6 +3,8 @@
 What jobs hold (types, tags, messages, payloads) is other people's text. It is shown with control characters, escape
 sequences and direction marks escaped, and never read as markup. A terminal gets aligned columns and colours, unless
 NO_COLOR is set or TERM is dumb; a pipe gets plain lines, with tabs between columns, nothing wrapped and nothing cut.
+
+What draws on terminals (rich) is imported when something is drawn: into a pipe, a short command needs a third less time.
 """
 
 from __future__ import annotations
@@ -14,18 +16,21 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final, TextIO
-
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from penstock.job import Job, JobStatus, JournalEntry
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
 __all__ = [
     "TableWriter",
+    "about",
     "ask",
     "bytes_fields",
     "clean",
+    "counted",
     "emit",
     "emit_facts",
     "emit_json",
@@ -40,6 +45,7 @@ __all__ = [
     "span",
     "stamp",
     "stderr_console",
+    "stdout_console",
 ]
 
 SHORT_TEXT: Final = 2_000
@@ -78,6 +84,11 @@ def clean(text: object, *, keep_lines: bool = False) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return how many there are of something: "1 job", "2 jobs"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def shortened(text: str, limit: int = SHORT_TEXT) -> str:
@@ -139,11 +150,11 @@ class TableWriter:
     def __init__(self, columns: Mapping[str, int], *, right: Sequence[str] = ()) -> None:
         self._columns = columns
         self._right = right
-        self._console = _console(sys.stdout) if is_terminal() else None
+        self._console = stdout_console() if is_terminal() else None
         if self._console is None:
             emit("\t".join(column.upper() for column in columns))
         else:
-            self._print(self._console, [Text(column.upper(), style="bold") for column in columns])
+            self._print(self._console, [_cell(column.upper(), "bold") for column in columns])
 
     def write(self, *cells: object) -> None:
         """Print a row; None is an empty cell."""
@@ -153,6 +164,8 @@ class TableWriter:
             self._print(self._console, [_cell(cell) for cell in cells])
 
     def _print(self, console: Console, line: list[Text]) -> None:
+        from rich.text import Text  # noqa: PLC0415  # see above
+
         last = len(line) - 1
         used = 0
         for number, (column, cell) in enumerate(zip(self._columns, line, strict=True)):
@@ -163,18 +176,31 @@ class TableWriter:
             if number != last or column in self._right:
                 cell.align("right" if column in self._right else "left", width)
             used += width + 2
-        console.print(Text("  ").join(line), soft_wrap=True)
+        whole = Text("  ").join(line)
+        whole.rstrip()  # spaces that nobody sees would take a line of their own
+        console.print(whole, soft_wrap=True)
 
 
 def emit_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
 ) -> None:
-    """Print a table of which all rows are there; see `TableWriter`."""
+    """Print a table of which all rows are there; see `TableWriter`. A terminal gets no column without a value."""
     known = [[*row] for row in rows]
-    widths = {
-        column: max([len(column), *(_cell(row[number]).cell_len for row in known)])
-        for number, column in enumerate(columns)
-    }
+    widths = dict.fromkeys(columns, 0)
+    if is_terminal():
+        used = [
+            number
+            for number in range(len(columns))
+            if not known or any(row[number] not in (None, "") for row in known)
+        ]
+        columns, known = (
+            [columns[number] for number in used],
+            [[row[number] for number in used] for row in known],
+        )
+        widths = {
+            column: max([len(column), *(_cell(row[number]).cell_len for row in known)])
+            for number, column in enumerate(columns)
+        }
     writer = TableWriter(widths, right=right)
     for row in known:
         writer.write(*row)
@@ -184,30 +210,40 @@ def emit_facts(facts: Iterable[tuple[str, object]]) -> None:
     """Print names and values, one a line; what is None or empty is left out. Values are cleaned here."""
     known = [(name, value) for name, value in facts if value is not None and value not in ("", (), [])]
     width = max((len(name) for name, _ in known), default=0)
-    console = _console(sys.stdout) if is_terminal() else None
+    console = stdout_console() if is_terminal() else None
     for name, value in known:
         if console is None:
             emit(f"{name:{width}}  {clean(value)}")
         else:
-            console.print(Text.assemble((f"{name:{width}}  ", "bold"), _cell(value)), soft_wrap=True)
+            console.print(_cell(f"{name:{width}}  ", "bold"), _cell(value), sep="", soft_wrap=True)
 
 
-def _cell(value: object) -> Text:
-    style = _COLOURS.get(value, "") if isinstance(value, JobStatus) else ""
+def _cell(value: object, style: str = "") -> Text:
+    from rich.text import Text  # noqa: PLC0415  # see above
+
+    if isinstance(value, JobStatus):
+        style = _COLOURS.get(value, "")
     return Text("" if value is None else clean(value), style=style)
 
 
-def _console(stream: TextIO) -> Console:
-    # Markup, emoji codes and highlighting are for authors; what is printed here was written by others.
-    return Console(file=stream, markup=False, emoji=False, highlight=False)
-
-
-# -- to stderr -------------------------------------------------------------------------------------------------------
+def stdout_console(**options: Any) -> Console:
+    """Return a console on stdout; see `_console`."""
+    return _console(sys.stdout, **options)
 
 
 def stderr_console() -> Console:
-    """Return a console for progress and the like, which reads no markup."""
-    return _console(sys.stderr)
+    """Return a console for progress and the like; what a command is asked for goes to stdout."""
+    return _console(sys.stderr, soft_wrap=True)
+
+
+def _console(stream: TextIO, **options: Any) -> Console:
+    from rich.console import Console  # noqa: PLC0415  # see above
+
+    # Markup, emoji codes and highlighting are for authors; what is printed here was written by others.
+    return Console(file=stream, markup=False, emoji=False, highlight=False, **options)
+
+
+# -- to stderr -------------------------------------------------------------------------------------------------------
 
 
 def note(text: str) -> None:
@@ -258,6 +294,11 @@ def span(seconds: float | timedelta | None) -> str | None:
             rest = whole % size // smaller_size
             return f"{sign}{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{sign}{whole} s"
+
+
+def about(time: timedelta) -> str:
+    """Return a duration in its largest unit alone, for where there is little room: 5 min."""
+    return " ".join((span(max(time, timedelta())) or "").split()[:2])
 
 
 _UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))

@@ -7,18 +7,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
-from rich.console import Console
 
+from penstock.cli._output import stderr_console
 from penstock.connection import default_url
 from penstock.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Master", "Urls", "spark_session", "stderr", "urls_or_default"]
-
-#: For people; what a command is asked for goes to stdout.
-stderr = Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
+__all__ = ["Master", "Urls", "spark_session", "urls_or_default"]
 
 Urls: TypeAlias = Annotated[
     list[str] | None,
@@ -48,7 +45,7 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
         from penstock.spark import session  # noqa: PLC0415  # seconds, and an extra
     except ImportError as error:
         raise InvalidArgumentError(str(error)) from error
-    with stderr.status("Starting Spark"):
+    with stderr_console().status("Starting Spark"):
         spark = session(master)
     try:
         yield spark

@@ -10,7 +10,7 @@ import typer
 
 from penstock.backends.base import Backend
 from penstock.connection import default_url, open_backend
-from penstock.errors import InvalidArgumentError
+from penstock.errors import BackendError, InvalidArgumentError, OperationCancelledError
 from penstock.queue import Queue
 from penstock.scope import cancel_scope
 
@@ -56,8 +56,14 @@ def open_store(url: str | None, *, create: bool = False, **options: Any) -> Iter
             field="url",
             value=chosen,
         )
-    with cancel_scope(CONNECT_SECONDS):
-        backend = open_backend(chosen, create=create, **options)
+    try:
+        with cancel_scope(CONNECT_SECONDS):
+            backend = open_backend(chosen, create=create, **options)
+    except OperationCancelledError:
+        raise BackendError(
+            f"the store did not answer within {CONNECT_SECONDS:g} s: check its url, and whether it runs",
+            retryable=True,
+        ) from None
     with backend:
         yield backend
 

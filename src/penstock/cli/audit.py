@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli._output import clean, emit, emit_json
-from penstock.cli._spark import Master, spark_session, stderr
+from penstock.cli._output import clean, emit, emit_json, note, stderr_console
+from penstock.cli._spark import Master, spark_session
 from penstock.errors import InvalidArgumentError
 
 __all__ = ["audit"]
@@ -41,7 +41,7 @@ def audit(
     with spark_session(master) as spark:
         from penstock.spark.auditing import INVARIANTS, run_audit  # noqa: PLC0415  # needs Spark
 
-        with stderr.status("Reading the journal"):
+        with stderr_console().status("Reading the journal"):
             found = run_audit(
                 spark,
                 str(lake if url is None else url),
@@ -61,11 +61,9 @@ def audit(
             emit(f"    {clean(line)}")
     for source, archive in found.archived.items():
         if archive.rows:
-            stderr.print(
-                f"Not seen: {archive.rows} archived rows of store {source} (up to seq {archive.upto})."
-            )
+            note(f"Not seen: {archive.rows} archived rows of store {source} (up to seq {archive.upto}).")
     if number > len(shown):
-        stderr.print(f"{number - len(shown)} more violations are not shown (--limit).")
-    stderr.print(f"{found.events} changes checked, {number} violations.")
+        note(f"{number - len(shown)} more violations are not shown (--limit).")
+    note(f"{found.events} changes checked, {number} violations.")
     if number:
         raise typer.Exit(1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import statistics
 import tempfile
 import threading
 import time
@@ -178,12 +177,13 @@ def _drain(backend: Backend) -> None:
 
 def _figures(what: str, jobs: int, seconds: float, spans: list[float]) -> dict[str, Any]:
     ordered = sorted(spans)
+    middle = ordered[len(ordered) // 2] if ordered else None
     return {
         "what": what,
         "jobs": jobs,
         "seconds": round(seconds, 3),
         "jobs_per_second": round(jobs / seconds, 1) if seconds else 0.0,
-        "p50_ms": round(statistics.median(ordered) * 1000, 3) if ordered else None,
+        "p50_ms": None if middle is None else round(middle * 1000, 3),
         "p99_ms": round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1000, 3)
         if ordered
         else None,

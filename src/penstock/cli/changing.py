@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from penstock.backends.base import Backend
-from penstock.cli._output import ask, clean, emit, emit_json, fail, is_terminal
+from penstock.cli._output import ask, clean, counted, emit, emit_json, fail, is_terminal
 from penstock.cli._store import AsJson, Url, open_queue
 from penstock.cli._values import Ids, Tags, listed, read_ids
 from penstock.errors import InvalidArgumentError
@@ -44,7 +44,7 @@ def cancel(
         emit_json({"cancelled": cancelled, "unknown": missed})
     else:
         emit(f"{len(cancelled)} cancelled")
-    _report_missed(missed, "do not exist or have ended")
+    _report_missed(missed, "not there, or ended already")
 
 
 def redrive(
@@ -98,7 +98,7 @@ def delete(
         emit_json({"deleted": number, "unknown": missed})
     else:
         emit(f"{number} deleted")
-    _report_missed(missed, "do not exist")
+    _report_missed(missed, "not there")
 
 
 def _selected(ids: list[str] | None, tags: list[str] | None) -> tuple[list[str], list[str]]:
@@ -113,7 +113,7 @@ def _confirm(verb: str, backend: Backend, tags: list[str], *, yes: bool) -> None
     if not tags or yes or not sys.stdin.isatty() or not is_terminal(sys.stderr):
         return
     number = backend.get_job_stats(tags).total_jobs
-    if not ask(f"{number} jobs have {', '.join(tags)}; {verb} those that can be?"):
+    if not ask(f"{counted(number, 'job')} tagged {', '.join(tags)}; {verb} what can be?"):
         fail("nothing was done")
         raise typer.Exit(1)
 
@@ -121,5 +121,5 @@ def _confirm(verb: str, backend: Backend, tags: list[str], *, yes: bool) -> None
 def _report_missed(missed: list[str], why: str) -> None:
     if missed:
         shown = ", ".join(missed[:5]) + (f" and {len(missed) - 5} more" if len(missed) > 5 else "")
-        fail(f"{len(missed)} of them {why}: {shown}")
+        fail(f"{why}: {shown}")
         raise typer.Exit(1)

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 import typer
-from rich.text import Text
 
 from penstock.cli._checks import check_machine, check_work
-from penstock.cli._output import clean, emit, emit_json, is_terminal
-from penstock.cli._screen import console
+from penstock.cli._output import clean, counted, emit, emit_json, is_terminal, stdout_console
 from penstock.cli._store import AsJson, Url, open_store
 from penstock.errors import BackendError, InvalidArgumentError
 from penstock.overview import Finding, Level
@@ -41,24 +39,18 @@ def doctor(url: Url = None, as_json: AsJson = False) -> None:
 def _check_store(url: str | None) -> Iterator[Finding]:
     try:
         with open_store(url) as backend:
-            yield Finding(check="store", level=Level.OK, message=repr(backend).strip("<>"))
+            yield Finding.ok("store", repr(backend).strip("<>"))
             yield from check_work(backend.overview())
             yield from backend.examine()
     except InvalidArgumentError as error:
         if " no store" not in error.message:
             raise
-        yield Finding(
-            check="store",
-            level=Level.WARNING,
-            message=str(error),
-            advice="submit a job, start a worker, or penstock migrate up",
-        )
+        yield Finding.warning("store", str(error), "submit a job, start a worker, or penstock migrate up")
     except BackendError as error:
-        yield Finding(
-            check="store",
-            level=Level.PROBLEM,
-            message=str(error),
-            advice="try again once it is reachable"
+        yield Finding.problem(
+            "store",
+            str(error),
+            "try again once it is reachable"
             if error.retryable
             else "correct that, then call the doctor again",
         )
@@ -70,7 +62,7 @@ def _fields(finding: Finding) -> dict[str, str]:
 
 def _show(found: list[Finding]) -> None:
     width = max(len(each.check) for each in found)
-    screen = console() if is_terminal() else None
+    screen = stdout_console() if is_terminal() else None
     for each in found:
         rest = f"  {each.check:{width}}  {clean(each.message)}"
         advice = f"{'':{width + 10}}  → {clean(each.advice)}" if each.advice else ""
@@ -79,8 +71,10 @@ def _show(found: list[Finding]) -> None:
             if advice:
                 emit(advice)
         else:
-            screen.print(Text(f"{each.level:8}", style=_COLOURS[each.level]) + Text(rest), soft_wrap=True)
+            screen.print(f"{each.level:8}", style=_COLOURS[each.level], end="")
+            screen.print(rest, soft_wrap=True)
             if advice:
-                screen.print(Text(advice, style="italic"), soft_wrap=True)
+                screen.print(advice, style="italic", soft_wrap=True)
     counts = {level: sum(each.level is level for each in found) for level in Level}
-    emit(f"{counts[Level.PROBLEM]} problems, {counts[Level.WARNING]} warnings, {counts[Level.OK]} ok")
+    problems, warnings = (counted(counts[each], str(each)) for each in (Level.PROBLEM, Level.WARNING))
+    emit(f"{problems}, {warnings}, {counts[Level.OK]} ok")

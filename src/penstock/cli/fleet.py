@@ -10,8 +10,8 @@ import msgspec
 import typer
 
 from penstock.cli._loading import check_shared, load_app
-from penstock.cli._output import emit, emit_json
-from penstock.cli._spark import Master, spark_session, stderr
+from penstock.cli._output import counted, emit, emit_json, stderr_console
+from penstock.cli._spark import Master, spark_session
 from penstock.cli._store import AsJson
 from penstock.cli._values import listed
 from penstock.cli.worker import IsolationChoice
@@ -105,10 +105,8 @@ def fleet(
     if as_json:
         emit_json(msgspec.structs.asdict(report))
     else:
-        jobs = "job" if report.completed == 1 else "jobs"
-        attempts = "attempt" if report.failed == 1 else "attempts"
         emit(
-            f"{report.completed} {jobs} completed, {report.failed} {attempts} failed, "
+            f"{counted(report.completed, 'job')} completed, {counted(report.failed, 'attempt')} failed, "
             f"{report.tasks} of {tasks} tasks, {report.seconds:.1f} s"
         )
 
@@ -116,7 +114,7 @@ def fleet(
 @contextmanager
 def _told() -> Iterator[Callable[[JobStats], None]]:
     """Show on a terminal how the store is doing."""
-    with stderr.status("Starting tasks") as status:
+    with stderr_console().status("Starting tasks") as status:
 
         def show(stats: JobStats) -> None:
             status.update(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
 
-from penstock.cli._output import clean, emit_json, emit_table, is_terminal, job_fields, local, note
+from penstock.cli._output import about, clean, emit_json, emit_table, is_terminal, job_fields, local, note
 from penstock.cli._store import AsJson, Url, open_store
 from penstock.cli._values import Tags, listed
 from penstock.job import Job, JobStatus
@@ -35,7 +36,7 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first.
 
-    Payloads and results are left to `penstock show`.
+    A terminal shows how old they are, a pipe when they were created. Payloads and results are left to `penstock show`.
 
     Examples:
         penstock list --status failed
@@ -60,21 +61,27 @@ def list_jobs(
         for job in found:
             emit_json(job_fields(job, whole=False))
         return
+    when, written = ("age", _age) if is_terminal() else ("created", local)
     emit_table(
-        ["id", "type", "status", "attempt", "created", "tags", "error"],
+        ["id", "type", "status", "attempt", when, "tags", "error"],
         [
             (
                 job.id,
                 job.type,
                 job.status,
                 job.attempt,
-                local(job.created_at),
+                written(job.created_at),
                 ",".join(job.tags),
                 job.error_message.partition("\n")[0],
             )
             for job in found
         ],
-        right=["attempt"],
+        right=["attempt", "age"],
     )
     if len(found) == limit and is_terminal(sys.stderr):
         note(f"there may be more: --after {clean(found[-1].id)}")
+
+
+def _age(created_at: datetime | None) -> str | None:
+    """Return how old a job is: so a row with nothing unusual fits into 80 columns."""
+    return None if created_at is None else about(datetime.now(UTC) - created_at)

@@ -11,9 +11,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from penstock.cli._spark import Master, Urls, spark_session, stderr, urls_or_default
+from penstock.cli._output import counted, emit, stderr_console
+from penstock.cli._spark import Master, Urls, spark_session, urls_or_default
 
 if TYPE_CHECKING:
     from penstock.spark import SyncProgress
@@ -64,10 +64,9 @@ def run(
             stop=stop,
             progress=progress,
         )
-    changes = "change" if report.events == 1 else "changes"
     batches = "batch" if report.batches == 1 else "batches"
-    typer.echo(
-        f"{report.events} {changes} in {report.batches} {batches}, {report.seconds:.1f} s; the lake is {lake}"
+    emit(
+        f"{counted(report.events, 'change')} in {report.batches} {batches}, {report.seconds:.1f} s; the lake is {lake}"
     )
 
 
@@ -90,8 +89,11 @@ def _stopping(stop: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[SyncProgress], None]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
     columns = (TextColumn("{task.description:>9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr, transient=True, disable=not stderr.is_terminal) as display:
+    screen = stderr_console()
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as display:
         task = display.add_task("events", total=None)
 
         def show(progress: SyncProgress) -> None:

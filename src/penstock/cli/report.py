@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli._command import Command
-from penstock.cli._spark import Master, spark_session, stderr
+from penstock.cli._output import note, stderr_console
+from penstock.cli._spark import Master, spark_session
 from penstock.errors import InvalidArgumentError
 
 __all__ = ["ReportCommand", "report"]
@@ -58,7 +59,7 @@ def report(
     with spark_session(master) as spark:
         from penstock.spark.reporting import report_figures, report_page  # noqa: PLC0415  # needs Spark
 
-        with stderr.status("Reading the lake"):
+        with stderr_console().status("Reading the lake"):
             figures = report_figures(spark, lake)
     if json_file is not None:
         text = json.dumps(figures, ensure_ascii=False, indent=1)
@@ -68,4 +69,4 @@ def report(
             Path(json_file).write_text(text + "\n", encoding="utf-8")
     if out is not None:
         out.write_text(report_page(figures), encoding="utf-8")
-        stderr.print(f"Open {out}", highlight=False)
+        note(f"Open {out}")

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from penstock._client import QueueClient
 from penstock.cli._command import Command
@@ -264,10 +263,13 @@ def _request(line: bytes, defaults: Mapping[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _progress(jobs: list[Job]) -> Iterator[Iterator[Job]]:
     """Give the jobs one after the other, and show people how far that has come."""
+    if not is_terminal(sys.stderr):
+        yield iter(jobs)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
     columns = (TextColumn("submitting"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, console=stderr_console(), transient=True, disable=not is_terminal(sys.stderr)
-    ) as display:
+    with Progress(*columns, console=stderr_console(), transient=True) as display:
         task = display.add_task("submitting", total=len(jobs))
 
         def counted() -> Iterator[Job]:

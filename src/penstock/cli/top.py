@@ -9,22 +9,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from types import FrameType
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from penstock.cli._glance import Glance, Looker, Rates, glance_fields
-from penstock.cli._output import clean, emit, emit_json, is_terminal, span
-from penstock.cli._screen import console
+from penstock.cli._glance import Glance, Looker, glance_fields
+from penstock.cli._output import emit, emit_json, is_terminal, stdout_console
 from penstock.cli._store import AsJson, Url, open_store
 from penstock.errors import BackendError
-from penstock.overview import Overview, OwnerView, TypeView
 
 __all__ = ["top"]
 
@@ -79,18 +72,21 @@ def _print(glance: Glance, place: str, *, as_json: bool) -> None:
     if as_json:
         emit_json(glance_fields(glance))
         return
-    screen = console()
-    if not is_terminal():
-        screen = Console(
-            file=sys.stdout, markup=False, emoji=False, highlight=False, width=PLAIN_WIDTH, color_system=None
-        )
-    screen.print(_frame(glance, place, rows=MOST_PLAIN_ROWS))
+    from penstock.cli._dashboard import frame  # noqa: PLC0415  # what draws takes long to import
+
+    plain = {} if is_terminal() else {"width": PLAIN_WIDTH, "color_system": None}
+    screen = stdout_console(**plain)
+    screen.print(frame(glance, place, width=screen.width, rows=MOST_PLAIN_ROWS))
     emit()
 
 
 def _watch(looker: Looker, place: str, interval: float) -> None:
     """Show the latest look on the whole screen until q."""
-    screen = console()
+    from rich.live import Live  # noqa: PLC0415  # what draws takes long to import
+
+    from penstock.cli._dashboard import frame  # noqa: PLC0415
+
+    screen = stdout_console()
     with _ending_quietly(), _keys() as pressed, Live(console=screen, screen=True, auto_refresh=False) as live:
         glance: Glance | None = None
         while True:
@@ -104,7 +100,10 @@ def _watch(looker: Looker, place: str, interval: float) -> None:
                 trouble = f"the store is away, and tried again: {error}"
             if glance is not None or trouble:
                 rows = max(FEWEST_ROWS, screen.height - FRAME_LINES)
-                live.update(_frame(glance, place, rows=rows, trouble=trouble, is_live=True), refresh=True)
+                live.update(
+                    frame(glance, place, width=screen.width, rows=rows, trouble=trouble, is_live=True),
+                    refresh=True,
+                )
             while (left := due - time.monotonic()) > 0:
                 if "q" in pressed(left).lower():
                     return
@@ -158,165 +157,3 @@ def _keys() -> Iterator[Callable[[float], str]]:
         yield pressed
     finally:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, kept)
-
-
-# -- what it looks like ----------------------------------------------------------------------------------------------
-
-
-def _frame(
-    glance: Glance | None, place: str, *, rows: int, trouble: str = "", is_live: bool = False
-) -> RenderableType:
-    parts: list[RenderableType] = [Text(clean(place), style="bold", overflow="ellipsis", no_wrap=True)]
-    if trouble:
-        parts.append(Text(clean(trouble), style="bold red"))
-    if glance is not None:
-        seen = glance.overview
-        parts += [_totals(glance), *_alerts(seen), Text(), _types(glance, max(3, rows // 2))]
-        parts += [Text(), _workers(seen, max(2, rows // 4))]
-        if glance.failures:
-            parts += [Text(), _failures(glance, max(2, rows // 4))]
-    if is_live:
-        parts += [Text(), Text("q quits", style="dim")]
-    return Group(*parts)
-
-
-def _totals(glance: Glance) -> Text:
-    seen = glance.overview
-    words = [
-        f"{_counted(seen.ready, seen)} ready",
-        f"{seen.running:,} running",
-        f"{_counted(seen.delayed, seen)} delayed",
-        f"{'?' if seen.waiting is None else f'{seen.waiting:,}'} waiting",
-        f"oldest ready {span(seen.oldest_ready) or '-'}",
-    ]
-    total = glance.total
-    if total is not None:
-        words.append(
-            f"in {_rate(total.submitted)}/s, done {_rate(total.completed)}/s, failed {_rate(total.failed)}/s"
-        )
-    return Text(" · ".join(words))
-
-
-def _alerts(seen: Overview) -> Iterator[Text]:
-    if seen.is_blocked:
-        yield Text("new jobs are refused (penstock unblock)", style="yellow")
-    if seen.unhandled:
-        yield Text(
-            f"nobody takes: {', '.join(map(clean, seen.unhandled))}", style="yellow", overflow="ellipsis"
-        )
-    if seen.given_up:
-        yield Text(f"{_counted(seen.given_up, seen)} callbacks were given up", style="yellow")
-
-
-def _types(glance: Glance, rows: int) -> Table:
-    seen = glance.overview
-    table = _table(
-        "type", "ready", "oldest", "pending", "running", "completed", "failed", "in/s", "done/s", "fail/s"
-    )
-    busiest = sorted(seen.types, key=lambda each: (-each.pending - each.running, each.type))
-    for view in busiest[:rows]:
-        rates = None if glance.rates is None else glance.rates.get(view.type)
-        table.add_row(
-            Text(clean(view.type)),
-            _counted(view.ready, seen),
-            _age(view, seen),
-            f"{view.pending:,}",
-            f"{view.running:,}",
-            f"{sum(count for status, count in view.jobs.items() if status == 'completed'):,}",
-            f"{sum(count for status, count in view.jobs.items() if status in ('failed', 'dead_letter')):,}",
-            *_rate_cells(rates),
-        )
-    _note_rest(table, len(busiest) - rows, "types")
-    return table
-
-
-def _workers(seen: Overview, rows: int) -> Table:
-    table = _table("worker", "state", "beat", "slots", "running", "takes")
-    for owner in seen.owners[:rows]:
-        table.add_row(
-            Text(clean(f"{owner.host}:{owner.pid}")),
-            Text("alive", style="green") if owner.is_alive else Text("dead", style="bold red"),
-            span(seen.at - owner.beat_at) or "",
-            f"{owner.slots:,}",
-            f"{owner.running:,}",
-            Text(_takes(owner), overflow="ellipsis", no_wrap=True),
-        )
-    _note_rest(table, len(seen.owners) - rows, "workers")
-    if not seen.owners:
-        table.add_row(Text("no worker", style="dim"))
-    return table
-
-
-def _failures(glance: Glance, rows: int) -> Table:
-    table = _table("failed", "type", "job", "attempt", "status", "error")
-    for row in glance.failures[:rows]:
-        table.add_row(
-            f"{span(max(glance.overview.at - row.recorded_at, timedelta()))} ago",
-            Text(clean(row.type)),
-            Text(clean(row.job_id), overflow="ellipsis", no_wrap=True),
-            f"{row.attempt}",
-            f"{row.status}",
-            Text(clean(row.error_message.partition("\n")[0][:200]), overflow="ellipsis", no_wrap=True),
-        )
-    return table
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    numbers = {
-        "ready",
-        "oldest",
-        "pending",
-        "running",
-        "completed",
-        "failed",
-        "in/s",
-        "done/s",
-        "fail/s",
-        "beat",
-        "slots",
-        "attempt",
-    }
-    for number, column in enumerate(columns):
-        is_number = column in numbers and number > 0
-        table.add_column(
-            column.upper(), justify="right" if is_number else "left", no_wrap=is_number or number == 0
-        )
-    return table
-
-
-def _note_rest(table: Table, more: int, what: str) -> None:
-    if more > 0:
-        table.add_row(Text(f"… {more:,} more {what}", style="dim"))
-
-
-def _takes(owner: OwnerView) -> str:
-    if not owner.intakes:
-        return "-"
-    return "; ".join(
-        clean(
-            ("any type" if each.types is None else ", ".join(each.types))
-            + (f" tagged {', '.join(each.tags)}" if each.tags else "")
-        )
-        for each in owner.intakes
-    )
-
-
-def _age(view: TypeView, seen: Overview) -> str:
-    if view.oldest_ready_at is None:
-        return "-"
-    return span(max(0.0, (seen.at - view.oldest_ready_at).total_seconds())) or "-"
-
-
-def _rate_cells(rates: Rates | None) -> tuple[str, str, str]:
-    if rates is None:
-        return "-", "-", "-"
-    return _rate(rates.submitted), _rate(rates.completed), _rate(rates.failed)
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def _counted(count: int, seen: Overview) -> str:
-    return f"{count:,}" if count < seen.most_counted else f"{count:,}+"

@@ -51,7 +51,7 @@ def examine_server(
     settings = {name: value for name, value in connection.execute(_SETTINGS)}  # noqa: C416  # rows of a cursor
     tables = connection.execute(_TABLES, {"schema": sql.schema}).fetchall()
     found = [
-        Finding(check="server", level=Level.OK, message=f"PostgreSQL {settings.get('server_version', '?')}"),
+        Finding.ok("server", f"PostgreSQL {settings.get('server_version', '?')}"),
         _durability(settings, tables),
         _pooler(connection, pgbouncer=pgbouncer),
         *_horizon(connection),
@@ -67,32 +67,25 @@ def _durability(settings: dict[str, str], tables: list[tuple[Any, ...]]) -> Find
     check = "durability"
     unlogged = [name for name, persistence, *_ in tables if persistence == "u"]
     if unlogged:
-        return Finding(
-            check=check,
-            level=Level.PROBLEM,
-            message=f"unlogged tables are emptied by a crash: {', '.join(unlogged)}",
-            advice="ALTER TABLE … SET LOGGED",
+        return Finding.problem(
+            check,
+            f"unlogged tables are emptied by a crash: {', '.join(unlogged)}",
+            "ALTER TABLE … SET LOGGED",
         )
     off = [name for name in ("fsync", "full_page_writes") if settings.get(name) == "off"]
     if off:
-        return Finding(
-            check=check,
-            level=Level.PROBLEM,
-            message=f"{' and '.join(off)} off: a power cut may destroy the whole database",
-            advice="turn it on in postgresql.conf and reload",
+        return Finding.problem(
+            check,
+            f"{' and '.join(off)} off: a power cut may destroy the whole database",
+            "turn it on in postgresql.conf and reload",
         )
     if settings.get("synchronous_commit") == "off":
-        return Finding(
-            check=check,
-            level=Level.PROBLEM,
-            message="synchronous_commit is off: a crash of the server takes acknowledged changes with it",
-            advice="ALTER ROLE or DATABASE … SET synchronous_commit = on",
+        return Finding.problem(
+            check,
+            "synchronous_commit is off: a crash of the server takes acknowledged changes with it",
+            "ALTER ROLE or DATABASE … SET synchronous_commit = on",
         )
-    return Finding(
-        check=check,
-        level=Level.OK,
-        message=f"fsync on, synchronous_commit {settings.get('synchronous_commit', '?')}",
-    )
+    return Finding.ok(check, f"fsync on, synchronous_commit {settings.get('synchronous_commit', '?')}")
 
 
 def _pooler(connection: BoundedConnection, *, pgbouncer: bool) -> Finding:
@@ -104,19 +97,17 @@ def pooler_finding(told: int, real: int, *, pgbouncer: bool) -> Finding:
     """Judge by the process that greeted us and the one that answers: a pooler greets in its own name."""
     check = "pooler"
     if told == real:
-        return Finding(
-            check=check,
-            level=Level.OK,
-            message="none is seen"
+        return Finding.ok(
+            check,
+            "none is seen"
             + (", though the store was told of one (pgbouncer): that costs speed" if pgbouncer else ""),
         )
     if pgbouncer:
-        return Finding(check=check, level=Level.OK, message="there is one, and the store knows (pgbouncer)")
-    return Finding(
-        check=check,
-        level=Level.WARNING,
-        message="a pooler such as PgBouncer answers in the server's place",
-        advice="if it pools transactions, add pgbouncer=true to the url, or connect directly",
+        return Finding.ok(check, "there is one, and the store knows (pgbouncer)")
+    return Finding.warning(
+        check,
+        "a pooler such as PgBouncer answers in the server's place",
+        "if it pools transactions, add pgbouncer=true to the url, or connect directly",
     )
 
 
@@ -139,41 +130,35 @@ def _horizon(connection: BoundedConnection) -> Iterator[Finding]:
     prepared = connection.execute(_PREPARED).fetchone()
     if prepared is not None and prepared[1] > LONG_SECONDS:
         is_quiet = False
-        yield Finding(
-            check=check,
-            level=Level.WARNING,
-            message=f"the prepared transaction {prepared[0]!r} is {prepared[1]:.0f} s old",
-            advice="COMMIT PREPARED or ROLLBACK PREPARED it",
+        yield Finding.warning(
+            check,
+            f"the prepared transaction {prepared[0]!r} is {prepared[1]:.0f} s old",
+            "COMMIT PREPARED or ROLLBACK PREPARED it",
         )
     slot = connection.execute(_SLOTS).fetchone()
     if slot is not None and slot[2] > MANY_TRANSACTIONS:
         is_quiet = False
-        yield Finding(
-            check=check,
-            level=Level.WARNING,
-            message=f"the replication slot {slot[0]!r} is {slot[2]} transactions behind",
-            advice="let its reader catch up, or drop it",
+        yield Finding.warning(
+            check,
+            f"the replication slot {slot[0]!r} is {slot[2]} transactions behind",
+            "let its reader catch up, or drop it",
         )
     if is_quiet:
-        yield Finding(check=check, level=Level.OK, message="no transaction is older than five minutes")
+        yield Finding.ok(check, "no transaction is older than five minutes")
 
 
 def _vacuum(settings: dict[str, str], tables: list[tuple[Any, ...]]) -> Finding:
     check = "autovacuum"
     if settings.get("autovacuum") == "off":
-        return Finding(
-            check=check,
-            level=Level.PROBLEM,
-            message="autovacuum is off: dead rows pile up and everything gets slower",
-            advice="turn it on in postgresql.conf and reload",
+        return Finding.problem(
+            check,
+            "autovacuum is off: dead rows pile up and everything gets slower",
+            "turn it on in postgresql.conf and reload",
         )
     off = [name for name, _, is_off, _, _ in tables if is_off]
     if off:
-        return Finding(
-            check=check,
-            level=Level.PROBLEM,
-            message=f"autovacuum is off for {', '.join(off)}",
-            advice="ALTER TABLE … RESET (autovacuum_enabled)",
+        return Finding.problem(
+            check, f"autovacuum is off for {', '.join(off)}", "ALTER TABLE … RESET (autovacuum_enabled)"
         )
     heavy = [
         f"{name} ({dead} dead beside {live} living rows)"
@@ -181,26 +166,22 @@ def _vacuum(settings: dict[str, str], tables: list[tuple[Any, ...]]) -> Finding:
         if dead > MANY_DEAD and dead > 2 * live
     ]
     if heavy:
-        return Finding(
-            check=check,
-            level=Level.WARNING,
-            message=f"vacuuming does not keep up: {', '.join(heavy)}",
-            advice="look for old snapshots, then VACUUM these tables",
+        return Finding.warning(
+            check,
+            f"vacuuming does not keep up: {', '.join(heavy)}",
+            "look for old snapshots, then VACUUM these tables",
         )
-    return Finding(check=check, level=Level.OK, message="on, and keeping up")
+    return Finding.ok(check, "on, and keeping up")
 
 
 def _connections(connection: BoundedConnection, most: int) -> Finding:
     (used,) = connection.execute(_CONNECTIONS).fetchone() or (0,)
     message = f"{used} of {most} are in use"
     if most and used > MOST_CONNECTIONS * most:
-        return Finding(
-            check="connections",
-            level=Level.WARNING,
-            message=message,
-            advice="raise max_connections, lower pool_size, or put a pooler in between",
+        return Finding.warning(
+            "connections", message, "raise max_connections, lower pool_size, or put a pooler in between"
         )
-    return Finding(check="connections", level=Level.OK, message=message)
+    return Finding.ok("connections", message)
 
 
 def _clock(connection: BoundedConnection) -> Finding:
@@ -210,10 +191,9 @@ def _clock(connection: BoundedConnection) -> Finding:
     seconds = server / 1_000_000 - (before + after) / 2
     message = f"the server's clock is {abs(seconds):.1f} s {'ahead' if seconds > 0 else 'behind'}"
     if abs(seconds) > CLOCK_SECONDS + (after - before):
-        return Finding(
-            check="clock",
-            level=Level.WARNING,
-            message=message,
-            advice="let both machines follow a time server: run_at is made by this one and met by the other",
+        return Finding.warning(
+            "clock",
+            message,
+            "let both machines follow a time server: run_at is made by this one and met by the other",
         )
-    return Finding(check="clock", level=Level.OK, message="server and client agree")
+    return Finding.ok("clock", "server and client agree")

@@ -39,19 +39,14 @@ def examine_sqlite(connection: apsw.Connection) -> list[Finding]:
     name = _SYNCHRONOUS.get(setting, str(setting))
     if setting >= 2:
         found.append(
-            Finding(
-                check="durability",
-                level=Level.OK,
-                message=f"synchronous={name}: what is acknowledged survives a power cut",
-            )
+            Finding.ok("durability", f"synchronous={name}: what is acknowledged survives a power cut")
         )
     else:
         found.append(
-            Finding(
-                check="durability",
-                level=Level.WARNING,
-                message=f"synchronous={name}: a power cut may take the last acknowledged changes",
-                advice="leave durability=normal out of the url, unless that is a price you want to pay",
+            Finding.warning(
+                "durability",
+                f"synchronous={name}: a power cut may take the last acknowledged changes",
+                "leave durability=normal out of the url, unless that is a price you want to pay",
             )
         )
     return found
@@ -65,69 +60,57 @@ def examine_file(path: Path) -> list[Finding]:
 def _permissions(path: Path) -> Finding:
     check = "permissions"
     if os.name == "nt":
-        return Finding(check=check, level=Level.OK, message="not looked at on this system")
+        return Finding.ok(check, "not looked at on this system")
     mode, folder = stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)
     if mode & 0o077:
-        return Finding(
-            check=check,
-            level=Level.WARNING,
-            message=f"{path} has mode {mode:o}: other users of this machine get at the jobs",
-            advice=f"chmod 600 {path}* unless they are meant to",
+        return Finding.warning(
+            check,
+            f"{path} has mode {mode:o}: other users of this machine get at the jobs",
+            f"chmod 600 {path}* unless they are meant to",
         )
     if folder & 0o002 and not folder & stat.S_ISVTX:
-        return Finding(
-            check=check,
-            level=Level.WARNING,
-            message=f"anybody may replace files in {path.parent} (mode {folder:o})",
-            advice=f"chmod o-w {path.parent}, or move the store",
+        return Finding.warning(
+            check,
+            f"anybody may replace files in {path.parent} (mode {folder:o})",
+            f"chmod o-w {path.parent}, or move the store",
         )
-    return Finding(check=check, level=Level.OK, message=f"mode {mode:o}")
+    return Finding.ok(check, f"mode {mode:o}")
 
 
 def _place(folder: Path) -> Finding:
     check, kind = "file system", file_system(folder)
     if kind in NETWORK_FILE_SYSTEMS:
-        return Finding(
-            check=check,
-            level=Level.PROBLEM,
-            message=f"{folder} is on a network file system ({kind}), where SQLite loses data",
-            advice="move the store to a local disk, or use PostgreSQL",
+        return Finding.problem(
+            check,
+            f"{folder} is on a network file system ({kind}), where SQLite loses data",
+            "move the store to a local disk, or use PostgreSQL",
         )
     if kind in _FLEETING:
-        return Finding(
-            check=check,
-            level=Level.WARNING,
-            message=f"{folder} is in memory ({kind}) and gone when the machine stops",
-            advice="move the store to a disk, unless that is what you want",
+        return Finding.warning(
+            check,
+            f"{folder} is in memory ({kind}) and gone when the machine stops",
+            "move the store to a disk, unless that is what you want",
         )
-    return Finding(check=check, level=Level.OK, message=kind or "not known on this system")
+    return Finding.ok(check, kind or "not known on this system")
 
 
 def _room(folder: Path) -> Finding:
     free = shutil.disk_usage(folder).free
     message = f"{free // MIB} MiB free in {folder}"
     if free < NO_ROOM:
-        return Finding(
-            check="disk",
-            level=Level.PROBLEM,
-            message=message,
-            advice="free some: a full disk stops every change",
-        )
+        return Finding.problem("disk", message, "free some: a full disk stops every change")
     if free < LITTLE_ROOM:
-        return Finding(
-            check="disk", level=Level.WARNING, message=message, advice="free some before it runs out"
-        )
-    return Finding(check="disk", level=Level.OK, message=message)
+        return Finding.warning("disk", message, "free some before it runs out")
+    return Finding.ok("disk", message)
 
 
 def _log(path: Path) -> Finding:
     size = path.stat().st_size if path.exists() else 0
     message = f"the write-ahead log has {size // MIB} MiB"
     if size > 2 * LONG_LOG:
-        return Finding(
-            check="log",
-            level=Level.WARNING,
-            message=message,
-            advice="a reader keeps it from being emptied: end long queries and forgotten shells on the file",
+        return Finding.warning(
+            "log",
+            message,
+            "a reader keeps it from being emptied: end long queries and forgotten shells on the file",
         )
-    return Finding(check="log", level=Level.OK, message=message)
+    return Finding.ok("log", message)
