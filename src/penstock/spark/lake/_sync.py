@@ -118,7 +118,7 @@ def sync(
     _surveys(places)  # a wrong url makes no folder
     folder.create()
     with folder.locked():
-        folder.repair()
+        folder.repair(rebuilds=rebuild)
         runner = _Runner(spark, folder, events_per_batch, sink, progress)
         if rebuild or (folder.current().number > 0 and folder.current().version < VERSION):
             runner.rebuild()
@@ -142,7 +142,7 @@ def read_table(spark: SparkSession, lake: str | os.PathLike[str], name: str) -> 
 
     Raises:
         InvalidArgumentError: there is no such lake or table.
-        BackendError: the lake was written by a newer version.
+        BackendError: the lake was written by a newer version, or a file of the table is gone or damaged.
     """
     table = LAKE_TABLES.get(name)
     if table is None:
@@ -151,8 +151,15 @@ def read_table(spark: SparkSession, lake: str | os.PathLike[str], name: str) -> 
         )
     folder = LakeFolder(lake)
     folder.check()
-    work = Work(spark, folder, folder.current())
-    return work.read(table, work.files(table))
+    while True:
+        manifest = folder.current()
+        work = Work(spark, folder, manifest)
+        try:
+            return work.read(table, work.files(table))
+        except BackendError:
+            if folder.current().number == manifest.number:
+                raise
+            # A batch has just replaced what that manifest lists.
 
 
 class _Runner:
