@@ -24,6 +24,8 @@ def test_a_file_that_is_cut_off_is_named(folder):
     ):
         folder.location(Manifest(number=1), file)
     assert folder.location(Manifest(number=1), LakeFile("jobs/open-1", 1, size=1)).name == "open-1"
+    (folder.path / "jobs" / "open-1").write_text("PAR1 written again PAR1")
+    assert folder.location(Manifest(number=1), file).name == "open-1"
 
 
 def test_before_a_rebuild_only_the_events_need_to_be_whole(folder):

@@ -35,6 +35,7 @@ __all__ = ["VERSION", "LakeFile", "LakeFolder", "Manifest", "Staged"]
 #: The version of the layout and of the tables. Raise it when a table changes; older lakes are rebuilt from `events`.
 VERSION: Final = 1
 _KEPT_MANIFESTS: Final = 10
+_MAGIC: Final = b"PAR1"
 
 
 class LakeFile(msgspec.Struct, frozen=True, order=True):
@@ -212,7 +213,8 @@ class LakeFolder:
         except FileNotFoundError:
             what = "is missing from the lake"
         else:
-            if not file.size or found == file.size:
+            # Whoever writes a file again, whole, may do so; one that is cut off does not end as Parquet does.
+            if not file.size or found == file.size or _ends_as_parquet(place):
                 return
             what = f"is damaged: it has {found} bytes, and was written with {file.size}"
         table = file.path.partition("/")[0]
@@ -310,6 +312,12 @@ class LakeFolder:
 
 def _staged_name(path: str) -> str:
     return path.replace("/", "~")
+
+
+def _ends_as_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - len(_MAGIC)))
+        return file.read() == _MAGIC
 
 
 def _check_version(version: int, path: Path) -> None:
