@@ -12,7 +12,7 @@ import penstock
 from penstock import Job, JobStatus, RetryPolicy
 from penstock import spark as ps
 from penstock.errors import InvalidArgumentError
-from penstock.spark._faults import is_of_tasks
+from penstock.spark._faults import is_of_tasks, short
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -108,6 +108,14 @@ def test_errors_of_python_and_of_the_jvm_itself_are_nobodys_rows():
     assert not is_of_tasks(PySparkTypeError("a wrong argument of a function"))
     assert not is_of_tasks(Py4JError("An error occurred while calling o1.getResult"))  # the JVM has died
     assert not is_of_tasks(ConnectionRefusedError())
+
+
+def test_what_connect_says_is_cut_down_to_its_message():
+    error = RuntimeError(
+        "[USER_RAISED_EXCEPTION] no good SQLSTATE: P0001\n\n"
+        "JVM stacktrace:\norg.apache.spark.SparkRuntimeException\n\tat org.apache.spark.Errors.raise(Errors.scala:1)"
+    )
+    assert short(error) == "[USER_RAISED_EXCEPTION] no good SQLSTATE: P0001"
 
 
 @pytest.mark.parametrize("url", [None, 5, ["sqlite:///a.db"]])

@@ -34,7 +34,8 @@ def is_of_tasks(error: BaseException) -> bool:
 
 def short(error: BaseException) -> str:
     """Return the last line of a Python traceback in Spark's message, else what the last task said, else its first line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = str(error).partition("JVM stacktrace:")[0]  # what Connect adds
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("at ", "File ", "Driver stacktrace", "..."))]
     python = [
         line for line in told if line.partition(":")[0].rpartition(".")[2].endswith(("Error", "Exception"))

@@ -1,5 +1,6 @@
 """A lake whose files somebody else has cut off or deleted: it says so, and what can be made again is."""
 
+import apsw
 import pytest
 from tests.spark.lake.test_manifest import FIRST, commit, contents
 
@@ -66,3 +67,14 @@ def test_a_rebuild_mends_every_table_but_events(spark, sqlite_url, tmp_path):
             attempt()
     assert ps.sync(spark, sqlite_url, lake, rebuild=True).events == 0
     assert rows() == before
+
+
+def test_what_a_journal_has_lost_is_not_taken_for_archived(spark, sqlite_url, tmp_path):
+    with penstock.connect(sqlite_url) as queue:
+        queue.submit_many([{"type": "a"}, {"type": "b"}, {"type": "c"}])
+    with apsw.Connection(sqlite_url.removeprefix("sqlite:///")) as connection:
+        connection.execute("DELETE FROM journal WHERE type = 'b'")
+    ps.sync(spark, sqlite_url, tmp_path / "lake")
+    (row,) = ps.audit(spark, tmp_path / "lake").collect()
+    assert (row.invariant, row.seq) == (2, 3)
+    assert "1 rows are missing so far, 0 were archived" in row.detail

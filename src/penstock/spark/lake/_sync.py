@@ -247,7 +247,9 @@ class _Runner:
             source = each.survey.source
             missing = each.upto - each.after - counts.get(source, 0)
             if missing:
-                hidden[source] = work.before.hidden.get(source, 0) + missing
+                hidden[source] = min(
+                    work.before.hidden.get(source, 0) + missing, _archived(each.survey.place)
+                )
         return work.commit(offsets, hidden), sum(counts.values())
 
     def _read(self, stretch: _Stretch) -> DataFrame:
@@ -293,6 +295,12 @@ def _surveys(places: Iterable[Place]) -> list[Survey]:
         with place.open_existing() as backend:
             found.append(Survey.of(place, backend, is_journal=True))
     return list(by_source(found).values())
+
+
+def _archived(place: Place) -> int:
+    """Return how many rows the store says it has archived. What else is missing from its journal was lost."""
+    with place.open_existing() as backend:
+        return backend.get_archive().rows
 
 
 def _places(url: str | Sequence[str], schema: str) -> list[Place]:

@@ -114,7 +114,7 @@ class Work:
         if table.name in _ORDER:
             frame = frame.sortWithinPartitions(_PART, _ORDER[table.name])
         (
-            frame.write.mode("errorifexists")
+            frame.write.mode("error")
             .partitionBy(_PART)
             .option("compression", "zstd")
             .option("maxRecordsPerFile", _rows_per_file(table))
