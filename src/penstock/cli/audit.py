@@ -56,7 +56,9 @@ def audit(
             continue
         what, _, rows = row["detail"].partition(" [")
         name = INVARIANTS[row["invariant"]]
-        emit(clean(f"{row['invariant']} ({name}): job {row['job_id']!r}, attempt {row['attempt']}: {what}"))
+        store = f" of store {row['source']}" if url is None else ""  # a lake may have several
+        job = f"job {row['job_id']!r}{store}, attempt {row['attempt']}"
+        emit(clean(f"{row['invariant']} ({name}): {job}: {what}"))
         for line in rows.removesuffix("]").split("; "):
             emit(f"    {clean(line)}")
     for source, archive in found.archived.items():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +23,7 @@ class ReadOptions(NamedTuple):
     """The options of a read.
 
     Attributes:
-        places: the stores (`url`, or what `load()` was given; several as a JSON array or list).
+        places: the stores (`url`, or what `load()` was given; several as a list, or with commas between them).
         table: `journal` or `jobs`.
         partitions: tasks at most, for each store; the driver's number of cores.
         batch_rows: rows of an Arrow batch at most (SQLite).
@@ -48,6 +50,8 @@ class StreamOptions(NamedTuple):
 
 
 _URLS: Final = ("url", "path", "paths")
+#: Between two urls; the hosts of one PostgreSQL url have commas between them, too.
+_NEXT_URL: Final = re.compile(r"\s*,\s*(?=(?:sqlite|postgresql|postgres):)", re.IGNORECASE)
 _READ: Final = ("table", "partitions", "batchRows", "pushdown")
 _STREAM: Final = ("startingOffset", "maxRowsPerTrigger")
 
@@ -139,13 +143,15 @@ class Checked:
 
 def _urls(text: str) -> list[str]:
     if text.startswith("["):
-        try:
-            urls = json.loads(text)
-        except ValueError:
-            urls = []
-        if urls and all(isinstance(url, str) for url in urls):
-            return urls  # type: ignore[no-any-return]  # just seen
-    return [text]
+        # `load([…])` writes JSON; `.option("url", […])` writes a list as Python does.
+        for read in (json.loads, ast.literal_eval):
+            try:
+                urls = read(text)
+            except (ValueError, SyntaxError):
+                continue
+            if urls and all(isinstance(url, str) for url in urls):
+                return list(urls)
+    return _NEXT_URL.split(text)
 
 
 def _table(name: str, text: str) -> Table:

@@ -53,6 +53,10 @@ class Place(NamedTuple):
         Raises:
             InvalidArgumentError: not a url of a store, or one that lives in a process.
         """
+        if not isinstance(url, str):
+            raise InvalidArgumentError(
+                f"url must be the url of a store, got {shown(url)}", field="url", value=url
+            )
         scheme = url.partition(":")[0].lower()
         if scheme in ("postgresql", "postgres"):
             location, options = postgres_location(url)

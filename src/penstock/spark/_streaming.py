@@ -50,7 +50,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name, here and below
         begin = self._stream.starting_offset
-        return {source: each.last if begin is None else begin for source, each in self._surveys().items()}
+        surveys = self._surveys()
+        for each in surveys.values():
+            if begin is not None and begin > each.last:
+                raise InvalidArgumentError(
+                    f"startingOffset is {begin}, but the journal of {each.place.shown} ends at {each.last};"
+                    " to begin after its last row, say latest",
+                    field="startingOffset",
+                    value=begin,
+                )
+        return {source: each.last if begin is None else begin for source, each in surveys.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         most = self._stream.max_rows

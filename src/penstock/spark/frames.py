@@ -7,8 +7,8 @@ A wave goes like this:
     report     a row completes its job, or fails it; a job without a row is failed; every report is fenced
 
 If tasks fail, nobody knows which row it was. So the wave is halved and each half is run by itself, until the rows that
-are to blame are alone. If the transform itself is wrong, or Spark or the store is in trouble, no row is to blame: the
-wave is released, and its attempts do not count.
+are to blame are alone. If the transform itself is wrong, if its Spark job was cancelled, or if Spark or the store is in
+trouble, no row is to blame: the wave is released, and its attempts do not count.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import uuid
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -40,7 +41,7 @@ from penstock.errors import InvalidArgumentError, PenstockError, ReportErrors, s
 from penstock.job import Job
 from penstock.policy import FailureCategory, duration
 from penstock.queue import Queue
-from penstock.spark._faults import short
+from penstock.spark._faults import is_of_tasks, short
 from penstock.spark._places import Place
 from penstock.spark._settings import temporarily
 
@@ -323,13 +324,13 @@ class _Frames:
         """
         attempts = {job.id: job.attempt for job in jobs}
         if self._fields is None:
-            return _by_id(_collected(self._answer(self._transform(self._plain(jobs)))), attempts)
+            return _by_id(_collected(self._answer(self._plain(jobs))), attempts)
         # Spark reads the first value of a text and leaves the rest, so what is no JSON as a whole is found here.
         sound = [job for job in jobs if _is_json(job.payload)]
         rows: dict[str, _Row] = {}
         repeated: set[str] = set()
         if sound:
-            answer = self._answer(self._transform(self._fitting(sound, self._fields)))
+            answer = self._answer(self._fitting(sound, self._fields))
             rows, repeated = _by_id(_collected(answer), attempts)
         # Asked only now, and only of those left over: most waves have none, and parsing takes most of the time.
         left = [job for job in sound if job.id not in rows]
@@ -385,9 +386,10 @@ class _Frames:
             )
         return StructType([*schema.fields]).add(_CORRUPT, "string")
 
-    @staticmethod
-    def _answer(frame: DataFrame) -> DataFrame:
-        """Return id, attempt, result as JSON, error and its category of every row."""
+    def _answer(self, jobs: DataFrame) -> DataFrame:
+        """Return id, attempt, result as JSON, error and its category of every row that the transform makes of jobs."""
+        with _blaming_rows():  # it may run Spark jobs of its own
+            frame = self._transform(jobs)
         if not isinstance(frame, DataFrame):
             raise InvalidArgumentError(
                 f"transform must return a DataFrame, got {shown(frame)}", field="transform"
@@ -396,6 +398,12 @@ class _Frames:
         if missing:
             raise InvalidArgumentError(
                 f"transform must return the columns id and attempt; {' and '.join(sorted(missing))} is missing",
+                field="transform",
+            )
+        twice = sorted(name for name, count in Counter(frame.columns).items() if count > 1)
+        if twice:
+            raise InvalidArgumentError(
+                f"transform must return each column once; {', '.join(twice)} is there more than once",
                 field="transform",
             )
         results = [name for name in frame.columns if name not in ("id", "attempt", "error", "error_category")]
@@ -439,12 +447,21 @@ def _collected(frame: DataFrame) -> pa.Table:
     Raises:
         _TasksFailedError: while rows were worked on.
     """
-    try:
+    with _blaming_rows():
         return frame.toArrow()
-    except AnalysisException:
-        raise
+
+
+@contextmanager
+def _blaming_rows() -> Iterator[None]:
+    """Tell errors over rows from those for which no row is to blame.
+
+    Raises:
+        _TasksFailedError: while rows were worked on.
+    """
+    try:
+        yield
     except (PySparkException, Py4JError) as error:
-        if "ExecutorLostFailure" in str(error):
+        if not is_of_tasks(error):
             raise
         raise _TasksFailedError(short(error)) from error
 

@@ -5,7 +5,7 @@
     spark.read.format("penstock").load(["sqlite:///a.db", "sqlite:///b.db"])
 
 Options (names without regard to case):
-    url         a store, or a JSON array of stores; `load(url)` and `load([url, …])` say the same
+    url         a store, or several, as a list or with commas between them; `load(url)` and `load([url, …])` say the same
     table       journal (default) or jobs
     partitions  tasks for each store at most; the driver's number of cores
     batchRows   rows of an Arrow batch at most; 8192

@@ -13,6 +13,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
+from penstock.errors import InvalidArgumentError, shown
 from penstock.job import JournalArchive
 from penstock.policy import duration
 from penstock.spark._places import Place
@@ -100,8 +101,23 @@ def run_audit(
     """Do what `audit` does, and also return how much was looked at and what could not be."""
     window = duration(idempotency_window, "idempotency_window")
     slack = duration(clock_slack, "clock_slack")
+    if not isinstance(url_or_lake, str | os.PathLike):
+        raise InvalidArgumentError(
+            f"an audit needs the url of a store or the folder of a lake, got {shown(url_or_lake)}",
+            field="url_or_lake",
+            value=url_or_lake,
+        )
+    if drained_at is not None and drained_at.utcoffset() is None:
+        raise InvalidArgumentError(
+            f"drained_at must have a time zone, got {shown(drained_at)}",
+            field="drained_at",
+            value=drained_at,
+        )
     target = os.fspath(url_or_lake)
-    subject = _of_store(spark, Place.of(target)) if target.startswith(_SCHEMES) else _of_lake(spark, target)
+    if target.startswith(_SCHEMES) or (isinstance(url_or_lake, str) and "://" in target):
+        subject = _of_store(spark, Place.of(target))
+    else:
+        subject = _of_lake(spark, target)
     try:
         return check_events(subject, window, slack, drained_at)
     finally:

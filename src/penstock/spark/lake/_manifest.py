@@ -28,21 +28,26 @@ from typing import Final
 import msgspec
 
 from penstock.errors import BackendError, InvalidArgumentError
-from penstock.spark.tables import LAKE_TABLES
+from penstock.spark.tables import EVENTS, LAKE_TABLES
 
 __all__ = ["VERSION", "LakeFile", "LakeFolder", "Manifest", "Staged"]
 
 #: The version of the layout and of the tables. Raise it when a table changes; older lakes are rebuilt from `events`.
 VERSION: Final = 1
 _KEPT_MANIFESTS: Final = 10
+_MAGIC: Final = b"PAR1"
 
 
 class LakeFile(msgspec.Struct, frozen=True, order=True):
-    """A file of a table: its path in the lake, how many rows it has, and which part of the table they are."""
+    """A file of a table: its path in the lake, how many rows it has, which part of the table they are, and its bytes.
+
+    Lakes of before did not note the bytes: there they are 0.
+    """
 
     path: str
     rows: int
     part: str = ""
+    size: int = 0
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +198,34 @@ class LakeFolder:
             staged = self._staging(manifest.number) / _staged_name(file.path)
             if staged.exists():
                 return staged
+        self._check_whole(file)
         return place
+
+    def _check_whole(self, file: LakeFile) -> None:
+        """Make sure that a file is there as it was committed.
+
+        Raises:
+            BackendError: it is gone, or cut off.
+        """
+        place = self.path / file.path
+        try:
+            found = place.stat().st_size
+        except FileNotFoundError:
+            what = "is missing from the lake"
+        else:
+            # Whoever writes a file again, whole, may do so; one that is cut off does not end as Parquet does.
+            if not file.size or found == file.size or _ends_as_parquet(place):
+                return
+            what = f"is damaged: it has {found} bytes, and was written with {file.size}"
+        table = file.path.partition("/")[0]
+        raise BackendError(
+            f"{place} {what}; restore it from a backup, or "
+            + (
+                "sync into a new folder"
+                if table == EVENTS.name
+                else f"let `penstock pipeline run --rebuild` make {table} again from events"
+            )
+        )
 
     # -- changing it --------------------------------------------------------------------------------------------
 
@@ -203,30 +235,27 @@ class LakeFolder:
         folder.parent.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def repair(self) -> list[str]:
+    def repair(self, *, rebuilds: bool = False) -> list[str]:
         """Finish what a committed batch left undone, throw away what was never committed; return what was done.
 
+        Args:
+            rebuilds: every table but `events` will be made again, so that its files need not be whole.
+
         Raises:
-            BackendError: a file that the lake needs is gone.
+            BackendError: a file that the lake needs is gone or damaged.
         """
         manifest = self.current()
         done: list[str] = []
-        wanted = {file.path for files in manifest.tables.values() for file in files}
-        for path in sorted(wanted):
-            if not (self.path / path).exists():
-                staged = self._staging(manifest.number) / _staged_name(path)
-                if not staged.exists():
-                    table = path.partition("/")[0]
-                    raise BackendError(
-                        f"{self.path / path} is missing from the lake; restore it from a backup, or "
-                        + (
-                            "sync into a new folder"
-                            if table == "events"
-                            else f"let `penstock pipeline run --rebuild` make {table} again from events"
-                        )
-                    )
+        files = {file.path: file for files in manifest.tables.values() for file in files}
+        wanted = set(files)
+        events = {file.path for file in manifest.files(EVENTS.name)}
+        for path, file in sorted(files.items()):
+            staged = self._staging(manifest.number) / _staged_name(path)
+            if not (self.path / path).exists() and staged.exists():
                 _move(staged, self.path / path)
                 done.append(f"moved {path}")
+            if not rebuilds or path in events:
+                self._check_whole(file)
         for stray in self._strays(wanted):
             stray.unlink()
             done.append(f"deleted {stray.relative_to(self.path)}")
@@ -283,6 +312,12 @@ class LakeFolder:
 
 def _staged_name(path: str) -> str:
     return path.replace("/", "~")
+
+
+def _ends_as_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - len(_MAGIC)))
+        return file.read() == _MAGIC
 
 
 def _check_version(version: int, path: Path) -> None:

@@ -116,7 +116,7 @@ def sync(
     _surveys(places)  # a wrong url makes no folder
     folder.create()
     with folder.locked():
-        folder.repair()
+        folder.repair(rebuilds=rebuild)
         runner = _Runner(spark, folder, events_per_batch, sink, progress)
         if rebuild or (folder.current().number > 0 and folder.current().version < VERSION):
             runner.rebuild()
@@ -140,7 +140,7 @@ def read_table(spark: SparkSession, lake: str | os.PathLike[str], name: str) -> 
 
     Raises:
         InvalidArgumentError: there is no such lake or table.
-        BackendError: the lake was written by a newer version.
+        BackendError: the lake was written by a newer version, or a file of the table is gone or damaged.
     """
     table = LAKE_TABLES.get(name)
     if table is None:
@@ -149,8 +149,15 @@ def read_table(spark: SparkSession, lake: str | os.PathLike[str], name: str) -> 
         )
     folder = LakeFolder(lake)
     folder.check()
-    work = Work(spark, folder, folder.current())
-    return work.read(table, work.files(table))
+    while True:
+        manifest = folder.current()
+        work = Work(spark, folder, manifest)
+        try:
+            return work.read(table, work.files(table))
+        except BackendError:
+            if folder.current().number == manifest.number:
+                raise
+            # A batch has just replaced what that manifest lists.
 
 
 class _Runner:
@@ -238,7 +245,9 @@ class _Runner:
             source = each.survey.source
             missing = each.upto - each.after - counts.get(source, 0)
             if missing:
-                hidden[source] = work.before.hidden.get(source, 0) + missing
+                hidden[source] = min(
+                    work.before.hidden.get(source, 0) + missing, _archived(each.survey.place)
+                )
         return work.commit(offsets, hidden), sum(counts.values())
 
     def _read(self, stretch: _Stretch) -> DataFrame:
@@ -284,6 +293,12 @@ def _surveys(places: Iterable[Place]) -> list[Survey]:
         with place.open_existing() as backend:
             found.append(Survey.of(place, backend, is_journal=True))
     return list(by_source(found).values())
+
+
+def _archived(place: Place) -> int:
+    """Return how many rows the store says it has archived. What else is missing from its journal was lost."""
+    with place.open_existing() as backend:
+        return backend.get_archive().rows
 
 
 def _places(url: str | Sequence[str]) -> list[Place]:

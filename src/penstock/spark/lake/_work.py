@@ -114,7 +114,7 @@ class Work:
         if table.name in _ORDER:
             frame = frame.sortWithinPartitions(_PART, _ORDER[table.name])
         (
-            frame.write.mode("errorifexists")
+            frame.write.mode("error")
             .partitionBy(_PART)
             .option("compression", "zstd")
             .option("maxRecordsPerFile", _rows_per_file(table))
@@ -128,7 +128,7 @@ class Work:
             part = "" if part == "__HIVE_DEFAULT_PARTITION__" else part
             rows = pq.read_metadata(path).num_rows
             if rows:
-                file = LakeFile(self._place(table, part), rows, part)
+                file = LakeFile(self._place(table, part), rows, part, path.stat().st_size)
                 self._added[table.name].append(Staged(path, file))
 
     def _place(self, table: LakeTable, part: str) -> str:
@@ -196,14 +196,15 @@ class Work:
 
     def _placeholder(self, table: LakeTable) -> LakeFile:
         """Return a file without rows, so that a folder without rows can be read like any other."""
-        kept = [file for file in self.before.files(table.name) if not file.rows]
+        gone = self._removed[table.name]
+        kept = [file for file in self.before.files(table.name) if not file.rows and file.path not in gone]
         if kept:
             return kept[0]
         part = "1970-01-01" if table.by_day else ""
         path = self.folder.new_staging(self.number, table.name).with_suffix(".parquet")
         schema = to_arrow_schema(table.struct(), timezone="UTC")
         pq.write_table(schema.empty_table(), path, compression="zstd")
-        file = LakeFile(self._place(table, part), 0, part)
+        file = LakeFile(self._place(table, part), 0, part, path.stat().st_size)
         self._added[table.name].append(Staged(path, file))
         return file
 
