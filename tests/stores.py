@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -101,6 +101,9 @@ def postgres_database(postgres_url: str) -> Iterator[str]:
 
 _schemas = itertools.count(1)
 
+#: Connections that pools have left, by process and settings.
+Left = dict[str, list[Any]]
+
 # What a store holds when it is new is what the schema `pristine` holds. Triggers stay quiet meanwhile.
 _EMPTIED = """
 CREATE FUNCTION pristine.empty_again(target text) RETURNS void LANGUAGE plpgsql AS $$
@@ -136,6 +139,7 @@ class Schemas:
 
         self.url = url
         self._free: list[tuple[str, int]] = []
+        self._left: dict[str, Left] = {}
         self._connection = psycopg.connect(url, autocommit=True)
         penstock.open_backend(url, schema="pristine").close()
         self._connection.execute(_EMPTIED)
@@ -144,10 +148,19 @@ class Schemas:
         """Return the name of a schema whose store is empty, or not made yet, and how often it was used."""
         return self._free.pop() if self._free else (f"test_{next(_schemas)}", 0)
 
+    def open(self, name: str, **options: Any) -> Backend:
+        """Open the store of a schema, on connections that earlier tests have left if there are any."""
+        from penstock.backends.postgres import store
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "Pool", partial(warm_pool(), self._left.setdefault(name, {})))
+            return penstock.open_backend(self.url, schema=name, **options)
+
     def give_back(self, name: str, uses: int) -> None:
         import psycopg
 
         if uses + 1 == self.MOST_USES:
+            self._close_left(name)
             return
         try:
             self._connection.execute("SELECT pristine.empty_again(%s)", [name])
@@ -156,7 +169,14 @@ class Schemas:
         self._free.append((name, uses + 1))
 
     def close(self) -> None:
+        for name in list(self._left):
+            self._close_left(name)
         self._connection.close()
+
+    def _close_left(self, name: str) -> None:
+        for connections in self._left.pop(name, {}).values():
+            for connection in connections:
+                connection.close()
 
 
 @pytest.fixture(scope="session")
@@ -165,6 +185,39 @@ def postgres_schemas(postgres_url: str) -> Iterator[Schemas]:
     schemas = Schemas(postgres_url)
     yield schemas
     schemas.close()
+
+
+@cache
+def warm_pool() -> type:
+    """Return a pool whose connections outlive it: a new one plans every statement anew, longer than most tests take."""
+    from penstock.backends.postgres.connection import BoundedConnection, Patience, Pool
+
+    class WarmPool(Pool):
+        """Takes the connections that another pool on the same schema with the same settings has left."""
+
+        def __init__(self, left: Left, url: str, **options: Any) -> None:
+            super().__init__(url, **options)
+            self._left = left
+            self._settings = (sorted(self._parameters.items()), self._prepare)
+
+        def _warm(self) -> list[BoundedConnection]:
+            # A child has the connections of its parent, and must not use them.
+            return self._left.setdefault(repr((os.getpid(), self._settings)), [])
+
+        def _open(self, patience: Patience) -> BoundedConnection:
+            warm = self._warm()
+            while warm:
+                if not (connection := warm.pop()).closed:
+                    return connection
+            return super()._open(patience)
+
+        def close(self) -> None:
+            with self._changed:
+                idle, self._free = self._free, []
+            self._warm().extend(idle)
+            super().close()
+
+    return WarmPool
 
 
 @cache
@@ -200,7 +253,7 @@ def new_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         schemas = request.getfixturevalue("postgres_schemas")
         schema, uses = schemas.take()
         taken.append((schemas, schema, uses))
-        return lambda **options: penstock.open_backend(schemas.url, schema=schema, **options)
+        return lambda **options: schemas.open(schema, **options)
 
     yield make
     for stores in made:

@@ -22,9 +22,92 @@ from penstock.testing import (
     conformance,
     fold_journal,
 )
+from penstock.testing.conformance._cells import cells
+from penstock.testing.conformance._support import drive, journal, unchanged
 from penstock.testing.journal import INVARIANTS
 
 change = msgspec.structs.replace
+
+
+class Table:
+    """A table of the suite whose cells do what the test says."""
+
+    def __init__(self, cell):
+        self.cell = cell
+
+    @cells("row", ["a", "b"])
+    @cells("column", [1, 2, 3])
+    def walk(self, backend, row, column):
+        self.cell(backend, f"{row}{column}")
+
+
+class TestCells:
+    """One test walks a table on one store."""
+
+    def test_every_cell_is_tried_and_every_failure_named(self):
+        tried = []
+
+        def cell(_, name):
+            tried.append(name)
+            assert name not in {"a2", "b3"}, "no good"
+
+        with pytest.raises(ExceptionGroup) as caught:
+            Table(cell).walk(backend=ModelBackend(clock=ManualClock()))
+        assert tried == ["a1", "a2", "a3", "b1", "b2", "b3"]
+        assert caught.value.message == "2 of 6 cells failed: [a-2], [b-3]"
+        assert [error.__notes__ for error in caught.value.exceptions] == [
+            ["in the cell [a-2]"],
+            ["in the cell [b-3]"],
+        ]
+
+    def test_every_cell_finds_the_store_without_jobs(self):
+        def cell(backend, _):
+            assert backend.list_jobs() == []
+            assert not backend.is_blocked()
+            for status in JobStatus:
+                drive(backend, status, str(status))
+            backend.enqueue_job(Job(id="waits", type="t", after=("running",)))
+            backend.set_blocked(True)
+
+        Table(cell).walk(backend=ModelBackend(clock=ManualClock()))
+
+    def test_a_cell_sees_the_journal_rows_of_its_own(self):
+        def cell(backend, _):
+            drive(backend, JobStatus.RUNNING)
+            assert [row.verb for row in journal(backend)] == ["enqueue", "claim"]
+            with pytest.raises(AssertionError), unchanged(backend):
+                backend.complete_job("job")
+
+        backend = ModelBackend(clock=ManualClock())
+        Table(cell).walk(backend=backend)
+        assert journal(backend)[0].seq == 1
+
+    @pytest.mark.parametrize("verb", ["claim", "delete"])
+    def test_a_row_that_is_missing_is_found_with_its_cell(self, verb):
+        class Forgetful(ModelBackend):
+            """Its journal loses a row of the fourth cell."""
+
+            def read_journal(self, *args, **options):
+                rows = super().read_journal(*args, **options)
+                return [row for row in rows if (row.job_id, row.verb) != ("b1", verb)]
+
+        with pytest.raises(ExceptionGroup) as caught:
+            Table(lambda backend, name: drive(backend, JobStatus.COMPLETED, name)).walk(
+                backend=Forgetful(clock=ManualClock())
+            )
+        assert "[b-1]" in caught.value.message
+
+    def test_a_store_that_cannot_be_cleared_ends_the_walk(self):
+        class Clinging(ModelBackend):
+            """Keeps its jobs."""
+
+            def delete_jobs(self, *_, **__):
+                raise RuntimeError("kept")
+
+        with pytest.raises(ExceptionGroup, match=r"1 of 1 cells failed: \[after a-1\]"):
+            Table(lambda backend, name: drive(backend, JobStatus.COMPLETED, name)).walk(
+                backend=Clinging(clock=ManualClock())
+            )
 
 
 class TestManualClock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -170,10 +171,14 @@ def all_jobs(backend: Backend) -> list[Job]:
             return jobs
 
 
+#: The number of the last row before the cell that is being tried; 0 outside of tables.
+CELL_BEGAN: ContextVar[int] = ContextVar("CELL_BEGAN", default=0)
+
+
 def journal(backend: Backend) -> list[JournalEntry]:
-    """Return the whole journal."""
+    """Return the whole journal; in a cell of a table, what was written in that cell."""
     rows: list[JournalEntry] = []
-    while page := backend.read_journal(after=rows[-1].seq if rows else 0):
+    while page := backend.read_journal(after=rows[-1].seq if rows else CELL_BEGAN.get()):
         rows += page
     return rows
 

@@ -11,6 +11,7 @@ from penstock.backends.base import Backend
 from penstock.errors import DependencyError, InvalidArgumentError, PenstockError
 from penstock.job import JobStatus, Key
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     JOB_VERBS,
     PLURAL_VERBS,
@@ -74,8 +75,8 @@ _BROKEN_TEXT = ("nul\x00", "\x00", "\ud800", "a\udfffb")
 class BadJobs(Suite):
     """Fields of a job that cannot be accepted."""
 
-    @pytest.mark.parametrize("text", _BROKEN_TEXT, ids=ascii)
-    @pytest.mark.parametrize("field", list(_LIMITS))
+    @cells("text", _BROKEN_TEXT, ids=ascii)
+    @cells("field", list(_LIMITS))
     def test_text_that_not_every_store_can_keep_is_refused(
         self, backend: Backend, field: str, text: str
     ) -> None:
@@ -84,20 +85,20 @@ class BadJobs(Suite):
             backend.enqueue_job(a_job(**{field: text}))
         assert caught.value.field == field  # type: ignore[attr-defined]
 
-    @pytest.mark.parametrize("text", _BROKEN_TEXT, ids=ascii)
-    @pytest.mark.parametrize("field", ["tags", "key", "after", "after_any"])
+    @cells("text", _BROKEN_TEXT, ids=ascii)
+    @cells("field", ["tags", "key", "after", "after_any"])
     def test_broken_text_inside_a_sequence_is_refused(self, backend: Backend, field: str, text: str) -> None:
         with unchanged(backend), pytest.raises(InvalidArgumentError):
             backend.enqueue_job(a_job(**{field: [text]}))
 
-    @pytest.mark.parametrize("value", _NOT_TEXT, ids=repr)
-    @pytest.mark.parametrize("field", list(_LIMITS))
+    @cells("value", _NOT_TEXT, ids=repr)
+    @cells("field", list(_LIMITS))
     def test_what_is_not_text_is_refused(self, backend: Backend, field: str, value: Any) -> None:
         with refused(backend, InvalidArgumentError):
             backend.enqueue_job(a_job(**{field: value}))
 
-    @pytest.mark.parametrize("character", ["x", "漢", "🦆"])
-    @pytest.mark.parametrize("field", list(_LIMITS))
+    @cells("character", ["x", "漢", "🦆"])
+    @cells("field", list(_LIMITS))
     def test_text_is_accepted_up_to_its_limit_in_characters(
         self, backend: Backend, field: str, character: str
     ) -> None:
@@ -105,13 +106,13 @@ class BadJobs(Suite):
         job_id = backend.enqueue_job(a_job(**{field: text}))
         assert getattr(backend.get_job(job_id), field) == text
 
-    @pytest.mark.parametrize("url", _CALLABLE, ids=ascii)
+    @cells("url", _CALLABLE, ids=ascii)
     def test_a_callback_may_go_to_any_http_url(self, backend: Backend, url: str) -> None:
         """G32. Where callbacks are delivered to is a question of the worker's policy."""
         put(backend, "job", callback_url=url)
         assert backend.get_job("job").callback_url == url
 
-    @pytest.mark.parametrize("url", _NOT_CALLABLE, ids=ascii)
+    @cells("url", _NOT_CALLABLE, ids=ascii)
     def test_a_callback_that_nobody_could_deliver_is_refused(self, backend: Backend, url: str) -> None:
         """G32."""
         with refused(backend, InvalidArgumentError) as caught:
@@ -121,12 +122,12 @@ class BadJobs(Suite):
         with unchanged(backend), pytest.raises(InvalidArgumentError):
             backend.enqueue_jobs([a_job(), a_job(id="other", callback_url=url)])
 
-    @pytest.mark.parametrize("field", list(_LIMITS))
+    @cells("field", list(_LIMITS))
     def test_text_beyond_its_limit_is_refused(self, backend: Backend, field: str) -> None:
         with refused(backend, InvalidArgumentError):
             backend.enqueue_job(a_job(**{field: _BEGINNING.get(field, "").ljust(_LIMITS[field] + 1, "x")}))
 
-    @pytest.mark.parametrize("field", list(_LIMITS))
+    @cells("field", list(_LIMITS))
     def test_empty_text_is_refused(self, backend: Backend, field: str) -> None:
         """Q10."""
         with refused(backend, InvalidArgumentError):
@@ -139,13 +140,13 @@ class BadJobs(Suite):
         with refused(backend, InvalidArgumentError):
             put(backend, "other", tags=tags)
 
-    @pytest.mark.parametrize("tags", [[""], ["x" * 257], ["fine", ""]], ids=len)
+    @cells("tags", [[""], ["x" * 257], ["fine", ""]], ids=len)
     def test_a_tag_has_one_to_256_characters(self, backend: Backend, tags: list[str]) -> None:
         put(backend, "longest", tags=["x" * 256])
         with refused(backend, InvalidArgumentError):
             put(backend, "job", tags=tags)
 
-    @pytest.mark.parametrize(
+    @cells(
         "value",
         ["red", b"red", 5, None, [5], [None], [["red"]], {"red": 1, "blue": 2}.items(), {"env": "prod"}],
         ids=repr,
@@ -154,14 +155,14 @@ class BadJobs(Suite):
         with unchanged(backend), pytest.raises(InvalidArgumentError):
             put(backend, "job", tags=value)
 
-    @pytest.mark.parametrize("field", ["after", "after_any"])
-    @pytest.mark.parametrize("value", ["job", b"job", 5, None, [5], [["job"]], {"job": 1}], ids=repr)
+    @cells("field", ["after", "after_any"])
+    @cells("value", ["job", b"job", 5, None, [5], [["job"]], {"job": 1}], ids=repr)
     def test_dependencies_are_sequences_of_strings(self, backend: Backend, field: str, value: Any) -> None:
         put(backend, "job")
         with unchanged(backend), pytest.raises(InvalidArgumentError):
             put(backend, "other", **{field: value})
 
-    @pytest.mark.parametrize(
+    @cells(
         ("field", "value"),
         [
             *(("error_message", value) for value in (None, b"", 0, False, 5)),
@@ -187,7 +188,7 @@ class BadJobs(Suite):
         for job_id in kinds:
             assert backend.get_job(job_id).payload == backend.get_job(f"{job_id}2").payload == b"ace"
 
-    @pytest.mark.parametrize("key", [(), "", ("",), [5], ("a", None), 5, b"k"], ids=repr)
+    @cells("key", [(), "", ("",), [5], ("a", None), 5, b"k"], ids=repr)
     def test_a_key_is_one_or_more_strings(self, backend: Backend, key: Any) -> None:
         with unchanged(backend), pytest.raises(InvalidArgumentError):
             put(backend, "job", key=key)
@@ -201,16 +202,14 @@ class BadJobs(Suite):
         with refused(backend, InvalidArgumentError):
             put(backend, "other", key=Key(*["x"] * 700))
 
-    @pytest.mark.parametrize(
-        "payload", ["text", 5, ["x"], {"json": 1}, object()], ids=lambda p: type(p).__name__
-    )
+    @cells("payload", ["text", 5, ["x"], {"json": 1}, object()], ids=lambda p: type(p).__name__)
     def test_a_payload_is_bytes(self, backend: Backend, payload: Any) -> None:
         """G30."""
         with refused(backend, InvalidArgumentError):
             put(backend, "job", payload=payload)
 
-    @pytest.mark.parametrize("field", ["run_at", "created_at"])
-    @pytest.mark.parametrize(
+    @cells("field", ["run_at", "created_at"])
+    @cells(
         "moment",
         [
             datetime(2030, 1, 1),
@@ -232,13 +231,13 @@ class BadJobs(Suite):
         with refused(backend, InvalidArgumentError):
             put(backend, "job", **{field: moment})
 
-    @pytest.mark.parametrize("priority", [-1, 5, True, 2.0, "high", None, 2**40], ids=repr)
+    @cells("priority", [-1, 5, True, 2.0, "high", None, 2**40], ids=repr)
     def test_a_priority_is_a_whole_number_from_0_to_4(self, backend: Backend, priority: Any) -> None:
         """G7."""
         with refused(backend, InvalidArgumentError):
             put(backend, "job", priority=priority)
 
-    @pytest.mark.parametrize(
+    @cells(
         "fields",
         [
             {"retry": "default"},
@@ -261,16 +260,14 @@ class BadJobs(Suite):
         with refused(backend, InvalidArgumentError):
             put(backend, "job", **fields)
 
-    @pytest.mark.parametrize(
-        "job", ["job", {"id": "job", "type": "t"}, 5, object()], ids=lambda j: type(j).__name__
-    )
+    @cells("job", ["job", {"id": "job", "type": "t"}, 5, object()], ids=lambda j: type(j).__name__)
     def test_what_is_no_job_is_refused(self, backend: Backend, job: Any) -> None:
         """Q10."""
         with refused(backend, InvalidArgumentError):
             backend.enqueue_job(job)
 
-    @pytest.mark.parametrize("value", ["first", b"first", 5, [5], [None]], ids=repr)
-    @pytest.mark.parametrize("field", ["after", "after_any"])
+    @cells("value", ["first", b"first", 5, [5], [None]], ids=repr)
+    @cells("field", ["after", "after_any"])
     def test_dependencies_are_a_sequence_of_ids(self, backend: Backend, field: str, value: Any) -> None:
         put(backend, "first")
         with unchanged(backend), pytest.raises(InvalidArgumentError):
@@ -284,28 +281,28 @@ class BadJobs(Suite):
 class BadArguments(Suite):
     """Arguments of verbs that cannot be accepted."""
 
-    @pytest.mark.parametrize("job_id", ["", None, 5, b"job", True, "nul\x00", "\ud800", "x" * 513], ids=ascii)
-    @pytest.mark.parametrize("verb", list(JOB_VERBS))
+    @cells("job_id", ["", None, 5, b"job", True, "nul\x00", "\ud800", "x" * 513], ids=ascii)
+    @cells("verb", list(JOB_VERBS))
     def test_what_is_no_id_is_refused(self, backend: Backend, verb: str, job_id: Any) -> None:
         """Q55."""
         put_running(backend, "job")
         with refused(backend, InvalidArgumentError):
             JOB_VERBS[verb](backend, job_id)
 
-    @pytest.mark.parametrize("job_id", ["", None, 5, "nul\x00"], ids=ascii)
-    @pytest.mark.parametrize("verb", list(PLURAL_VERBS))
+    @cells("job_id", ["", None, 5, "nul\x00"], ids=ascii)
+    @cells("verb", list(PLURAL_VERBS))
     def test_what_is_no_id_refuses_a_whole_plural(self, backend: Backend, verb: str, job_id: Any) -> None:
         with refused(backend, InvalidArgumentError):
             PLURAL_VERBS[verb](backend, job_id)
 
-    @pytest.mark.parametrize("attempt", [True, "1", 1.0, b"1"], ids=repr)
-    @pytest.mark.parametrize("verb", [*REPORTS, *CANCEL_REPORTS])
+    @cells("attempt", [True, "1", 1.0, b"1"], ids=repr)
+    @cells("verb", [*REPORTS, *CANCEL_REPORTS])
     def test_what_is_no_attempt_is_refused(self, backend: Backend, verb: str, attempt: Any) -> None:
         put_running(backend, "job")
         with refused(backend, InvalidArgumentError):
             (REPORTS | CANCEL_REPORTS)[verb](backend, "job", attempt)
 
-    @pytest.mark.parametrize(
+    @cells(
         "arguments",
         [
             {"assignee_id": ""},
@@ -343,7 +340,7 @@ class BadArguments(Suite):
         with refused(backend, InvalidArgumentError):
             backend.dequeue_jobs(**{"assignee_id": WORKER, **arguments})
 
-    @pytest.mark.parametrize(
+    @cells(
         "arguments",
         [
             {"error_message": ""},
@@ -370,7 +367,7 @@ class BadArguments(Suite):
         with refused(backend, InvalidArgumentError):
             backend.fail_job(**{"job_id": "job", "error_message": "boom", **arguments})
 
-    @pytest.mark.parametrize("result", ["text", 5, ["x"], {"a": 1}], ids=repr)
+    @cells("result", ["text", 5, ["x"], {"a": 1}], ids=repr)
     def test_a_result_is_bytes(self, backend: Backend, result: Any) -> None:
         put_running(backend, "job")
         with refused(backend, InvalidArgumentError):
@@ -380,21 +377,21 @@ class BadArguments(Suite):
         with refused(backend, InvalidArgumentError):
             backend.update_job_status("job", JobStatus.COMPLETED, result)
 
-    @pytest.mark.parametrize("status", ["nonsense", None, 5, True], ids=repr)
+    @cells("status", ["nonsense", None, 5, True], ids=repr)
     def test_a_status_is_a_job_status(self, backend: Backend, status: Any) -> None:
         put_running(backend, "job")
         with refused(backend, InvalidArgumentError):
             backend.update_job_status("job", status)
 
-    @pytest.mark.parametrize("executing", [None, 1, "yes"], ids=repr)
+    @cells("executing", [None, 1, "yes"], ids=repr)
     def test_was_executing_is_a_bool(self, backend: Backend, executing: Any) -> None:
         put_running(backend, "job")
         backend.cancel_jobs(job_ids=["job"])
         with refused(backend, InvalidArgumentError):
             backend.acknowledge_cancellation("job", executing)
 
-    @pytest.mark.parametrize("given", [None, ["job"], "job", 5], ids=repr)
-    @pytest.mark.parametrize(
+    @cells("given", [None, ["job"], "job", 5], ids=repr)
+    @cells(
         "verb",
         [
             "complete_jobs",
@@ -411,8 +408,8 @@ class BadArguments(Suite):
         with refused(backend, InvalidArgumentError):
             getattr(backend, verb)(given)
 
-    @pytest.mark.parametrize("verb", ["cancel_jobs", "delete_jobs", "redrive_jobs"])
-    @pytest.mark.parametrize(
+    @cells("verb", ["cancel_jobs", "delete_jobs", "redrive_jobs"])
+    @cells(
         "arguments",
         [
             {"tags": "red"},
@@ -438,12 +435,12 @@ class BadArguments(Suite):
         with refused(backend, InvalidArgumentError):
             getattr(backend, verb)(**arguments)
 
-    @pytest.mark.parametrize("requests", [None, 5, ["worker"], [None], "worker"], ids=repr)
+    @cells("requests", [None, 5, ["worker"], [None], "worker"], ids=repr)
     def test_several_claims_are_a_sequence_of_requests(self, backend: Backend, requests: Any) -> None:
         with refused(backend, InvalidArgumentError):
             backend.dequeue_jobs_for(requests)
 
-    @pytest.mark.parametrize("assignee", ["", None, 5, "nul\x00"], ids=ascii)
+    @cells("assignee", ["", None, 5, "nul\x00"], ids=ascii)
     def test_an_assignee_is_text(self, backend: Backend, assignee: Any) -> None:
         put_running(backend, "job", held=True)
         backend.stop_job("job")
@@ -458,7 +455,7 @@ class BadArguments(Suite):
 class Messages(Suite):
     """An error message is never a reason to lose a failure report."""
 
-    @pytest.mark.parametrize(
+    @cells(
         ("given", "stored"),
         [
             ("nul\x00byte", "nul\ufffdbyte"),
@@ -475,7 +472,7 @@ class Messages(Suite):
         assert backend.get_job("failed").error_message == stored
         assert backend.get_job("stopped").error_message == stored
 
-    @pytest.mark.parametrize(
+    @cells(
         ("given", "length"),
         [("x" * 65_536, 65_536), ("x" * 65_537, 65_536), ("x" * 10_000_000, 65_536), ("漢" * 30_000, 21_845)],
         ids=["at the limit", "over", "far over", "no character is cut in half"],
@@ -489,7 +486,7 @@ class Messages(Suite):
 class Options(Suite):
     """Options of a store that cannot be accepted."""
 
-    @pytest.mark.parametrize(
+    @cells(
         "options",
         [
             {"unknown_option": 1},

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from penstock.backends.base import Backend
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError
 from penstock.job import JobState, JobStatus
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     MISSING,
     OTHER_WORKER,
@@ -46,7 +45,7 @@ class Cancellation(Suite):
         with refused(backend, InvalidArgumentError):
             backend.cancel_jobs(job_ids=["running"], waiting_only=None)  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize(
+    @cells(
         ("source", "target"),
         [
             (_S.INITIAL_PENDING, _S.UNSCHEDULED),
@@ -79,7 +78,7 @@ class Cancellation(Suite):
         with unchanged(backend):
             assert backend.cancel_jobs(job_ids=["job"]) == (["job"], [])
 
-    @pytest.mark.parametrize("status", [s for s in STATUSES if s.is_final])
+    @cells("status", [s for s in STATUSES if s.is_final])
     def test_a_job_that_has_ended_is_unknown_and_no_error(self, backend: Backend, status: JobStatus) -> None:
         """Q43."""
         drive(backend, status)
@@ -120,7 +119,7 @@ class Cancellation(Suite):
         with unchanged(backend):
             assert backend.cancel_jobs(["blue"]) == ([], [])
 
-    @pytest.mark.parametrize("arguments", [{}, {"tags": [], "job_ids": []}, {"tags": ()}, {"job_ids": ()}])
+    @cells("arguments", [{}, {"tags": [], "job_ids": []}, {"tags": ()}, {"job_ids": ()}])
     def test_a_choice_must_be_made(self, backend: Backend, arguments: dict[str, Any]) -> None:
         """B10, C4."""
         put(backend, "job")
@@ -192,7 +191,7 @@ class Cancellation(Suite):
 class Acknowledging(Suite):
     """acknowledge_cancellation."""
 
-    @pytest.mark.parametrize(("executing", "target"), [(True, _S.STOPPED), (False, _S.UNKNOWN_STOPPED)])
+    @cells(("executing", "target"), [(True, _S.STOPPED), (False, _S.UNKNOWN_STOPPED)])
     def test_the_worker_says_whether_it_was_executing(
         self, backend: Backend, clock: ManualClock, executing: bool, target: JobStatus
     ) -> None:
@@ -204,8 +203,8 @@ class Acknowledging(Suite):
         assert (job.status, job.state, job.finalized_at) == (target, JobState.CANCELLED, now)
         assert (job.assignee_id, job.retry_count) == (WORKER, 0)
 
-    @pytest.mark.parametrize("executing", [True, False])
-    @pytest.mark.parametrize("status", [s for s in STATUSES if s is not _S.CANCELLING])
+    @cells("executing", [True, False])
+    @cells("status", [s for s in STATUSES if s is not _S.CANCELLING])
     def test_only_a_job_that_is_being_cancelled_can_be_acknowledged(
         self, backend: Backend, status: JobStatus, executing: bool
     ) -> None:

@@ -6,13 +6,12 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from penstock.backends.base import Backend
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError
 from penstock.job import JobStatus, Key, Priority
 from penstock.policy import FailureCategory
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     MISSING,
     STATUSES,
@@ -39,7 +38,7 @@ _S = JobStatus
 class Updating(Suite):
     """update_job."""
 
-    @pytest.mark.parametrize("status", [s for s in STATUSES if not s.is_final])
+    @cells("status", [s for s in STATUSES if not s.is_final])
     def test_an_unfinished_job_can_be_changed(
         self, backend: Backend, clock: ManualClock, status: JobStatus
     ) -> None:
@@ -61,7 +60,7 @@ class Updating(Suite):
         assert (last.verb, last.from_status, last.status) == ("update", status, status)
         assert (last.priority, last.tags) == (Priority.CRITICAL, ("new", "tags"))
 
-    @pytest.mark.parametrize("status", [s for s in STATUSES if s.is_final])
+    @cells("status", [s for s in STATUSES if s.is_final])
     def test_an_ended_job_cannot_be_changed(self, backend: Backend, status: JobStatus) -> None:
         """C34."""
         drive(backend, status)
@@ -149,8 +148,8 @@ class Updating(Suite):
         backend.update_job("first", priority=Priority.HIGH)
         assert [int(job.priority) for job in all_jobs(backend)] == [1, 0, 1]
 
-    @pytest.mark.parametrize("field", ["after", "after_any"])
-    @pytest.mark.parametrize("end", ["cancelled", "unscheduled", "expired"])
+    @cells("field", ["after", "after_any"])
+    @cells("end", ["cancelled", "unscheduled", "expired"])
     def test_a_raise_leaves_ended_jobs_alone(
         self, backend: Backend, clock: ManualClock, end: str, field: str
     ) -> None:
@@ -176,7 +175,7 @@ class Updating(Suite):
         backend.update_job("open", priority=Priority.CRITICAL)
         assert backend.get_job("ready").priority is Priority.NORMAL
 
-    @pytest.mark.parametrize(
+    @cells(
         "change",
         [
             {"priority": 5},
@@ -205,7 +204,7 @@ class Updating(Suite):
 class Notes(Suite):
     """save_progress and save_checkpoint."""
 
-    @pytest.mark.parametrize("status", [_S.RUNNING, _S.CANCELLING])
+    @cells("status", [_S.RUNNING, _S.CANCELLING])
     def test_progress_is_stored_without_a_journal_row(self, backend: Backend, status: JobStatus) -> None:
         drive(backend, status)
         rows = len(rows_of(backend, "job"))
@@ -214,7 +213,7 @@ class Notes(Suite):
         assert (job.progress, job.description, job.status) == (40, "copying", status)
         assert len(rows_of(backend, "job")) == rows
 
-    @pytest.mark.parametrize("percent", [0, 1, 99, 100])
+    @cells("percent", [0, 1, 99, 100])
     def test_progress_is_stored_as_given(self, backend: Backend, percent: int) -> None:
         put_running(backend, "job")
         backend.save_progress("job", 50)
@@ -227,13 +226,13 @@ class Notes(Suite):
         backend.save_progress("job", 20)
         assert backend.get_job("job").description == "copying"
 
-    @pytest.mark.parametrize("percent", [-1, 101, True, 5.0, "5", None])
+    @cells("percent", [-1, 101, True, 5.0, "5", None])
     def test_progress_is_a_whole_number_up_to_a_hundred(self, backend: Backend, percent: Any) -> None:
         put_running(backend, "job")
         with refused(backend, InvalidArgumentError):
             backend.save_progress("job", percent)
 
-    @pytest.mark.parametrize("data", [b"", b"\x00\xff", bytes(100_000)], ids=len)
+    @cells("data", [b"", b"\x00\xff", bytes(100_000)], ids=len)
     def test_a_checkpoint_survives_the_attempt(self, backend: Backend, data: bytes) -> None:
         """G22."""
         put_running(backend, "job")
@@ -249,13 +248,13 @@ class Notes(Suite):
         assert backend.get_job("job").checkpoint == b"two"
         assert verbs_of(backend, "job") == ["enqueue", "claim"]
 
-    @pytest.mark.parametrize("data", [None, "text", 5, ["x"]], ids=repr)
+    @cells("data", [None, "text", 5, ["x"]], ids=repr)
     def test_a_checkpoint_is_bytes(self, backend: Backend, data: Any) -> None:
         put_running(backend, "job")
         with refused(backend, InvalidArgumentError):
             backend.save_checkpoint("job", data)
 
-    @pytest.mark.parametrize("status", [s for s in STATUSES if not s.holds_slot])
+    @cells("status", [s for s in STATUSES if not s.holds_slot])
     def test_only_a_job_in_flight_has_progress(self, backend: Backend, status: JobStatus) -> None:
         drive(backend, status)
         with refused(backend, InvalidTransitionError):
@@ -285,7 +284,7 @@ class Redriving(Suite):
         (other,) = backend.redrive_jobs(job_ids=["then"])
         assert backend.get_job(other).redrive_of == "then"
 
-    @pytest.mark.parametrize("status", [_S.FAILED, _S.DEAD_LETTER])
+    @cells("status", [_S.FAILED, _S.DEAD_LETTER])
     def test_a_dead_job_is_submitted_again_as_a_copy(
         self, backend: Backend, clock: ManualClock, status: JobStatus
     ) -> None:
@@ -346,7 +345,7 @@ class Redriving(Suite):
         copies = backend.redrive_jobs(["red"], ["a", "b"])
         assert sorted(str(backend.get_job(copy).redrive_of) for copy in copies) == ["a", "b"]
 
-    @pytest.mark.parametrize("status", [s for s in STATUSES if s not in (_S.FAILED, _S.DEAD_LETTER)])
+    @cells("status", [s for s in STATUSES if s not in (_S.FAILED, _S.DEAD_LETTER)])
     def test_a_listed_job_that_is_not_dead_refuses_all(self, backend: Backend, status: JobStatus) -> None:
         """C23."""
         drive(backend, _S.FAILED, "dead")
@@ -363,7 +362,7 @@ class Redriving(Suite):
         with unchanged(backend):
             assert backend.redrive_jobs(["red"]) == []
 
-    @pytest.mark.parametrize("arguments", [{}, {"tags": [], "job_ids": []}])
+    @cells("arguments", [{}, {"tags": [], "job_ids": []}])
     def test_a_choice_must_be_made(self, backend: Backend, arguments: dict[str, Any]) -> None:
         """C4."""
         with refused(backend, InvalidArgumentError):

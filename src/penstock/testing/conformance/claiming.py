@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from penstock.backends.base import Backend, ClaimRequest
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError
 from penstock.job import Job, JobState, JobStatus, Key, Priority
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     MISSING,
     OTHER_WORKER,
@@ -50,7 +49,7 @@ class Claiming(Suite):
         """B5."""
         assert backend.dequeue_jobs(WORKER) == []
 
-    @pytest.mark.parametrize("status", STATUSES)
+    @cells("status", STATUSES)
     def test_only_eligible_statuses_are_taken(self, backend: Backend, status: JobStatus) -> None:
         """Q5, Q33, B5."""
         drive(backend, status)
@@ -64,7 +63,7 @@ class Claiming(Suite):
         assert backend.dequeue_jobs(OTHER_WORKER, limit=10) == []
         assert backend.dequeue_jobs(WORKER, limit=10, job_ids=["job"]) == []
 
-    @pytest.mark.parametrize(("limit", "count"), [(1, 1), (2, 2), (4, 4), (5, 5), (6, 5), (1000, 5)])
+    @cells(("limit", "count"), [(1, 1), (2, 2), (4, 4), (5, 5), (6, 5), (1000, 5)])
     def test_a_claim_takes_as_many_as_it_may(self, backend: Backend, limit: int, count: int) -> None:
         """B5, Q25."""
         put(backend, "a", "b", "c", "d", "e")
@@ -113,7 +112,7 @@ class Claiming(Suite):
         backend.dequeue_jobs(OTHER_WORKER)
         assert [backend.get_job(each).assignee_id for each in "ab"] == [WORKER, OTHER_WORKER]
 
-    @pytest.mark.parametrize("name", ["w", "worker/1", "ünï", "x" * 512, "' OR 1=1"])
+    @cells("name", ["w", "worker/1", "ünï", "x" * 512, "' OR 1=1"])
     def test_any_text_names_an_assignee(self, backend: Backend, name: str) -> None:
         put(backend, "job")
         assert backend.dequeue_jobs(name)[0].assignee_id == name
@@ -220,7 +219,7 @@ class Order(Suite):
 class Filters(Suite):
     """Tags, types, keys and ids narrow a claim."""
 
-    @pytest.mark.parametrize(
+    @cells(
         ("wanted", "matches"),
         [
             ((), True),
@@ -313,7 +312,7 @@ class Filters(Suite):
         put(backend, "c", type="mail", priority=2)
         assert ids(backend.dequeue_jobs(WORKER, limit=10, types=["mail", "report"])) == ["b", "c", "a"]
 
-    @pytest.mark.parametrize("key", [Key("k1"), "k1", ("k1",), ["k1"]], ids=repr)
+    @cells("key", [Key("k1"), "k1", ("k1",), ["k1"]], ids=repr)
     def test_a_key_narrows_a_claim(self, backend: Backend, key: Any) -> None:
         """R2."""
         put(backend, "a", key="k1")

@@ -13,6 +13,7 @@ from penstock.errors import DependencyError
 from penstock.job import CANCELLED, Job, JobState, JobStatus, Priority
 from penstock.policy import FailureCategory
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     MISSING,
     STATUSES,
@@ -203,7 +204,7 @@ class After(Suite):
 class Propagation(Suite):
     """A dependency that did not succeed takes its dependents with it."""
 
-    @pytest.mark.parametrize("end", _BAD_ENDS)
+    @cells("end", _BAD_ENDS)
     def test_a_dependent_shares_the_fate(self, backend: Backend, clock: ManualClock, end: JobStatus) -> None:
         """G26, C24, C33, C47."""
         put(backend, "first", retry=retry_policy(max_attempts=1))
@@ -215,7 +216,7 @@ class Propagation(Suite):
         assert (job.attempt, job.assignee_id, job.retry_count, job.failures) == (0, None, 0, 0)
         assert verbs_of(backend, "second") == ["enqueue", "propagate"]
 
-    @pytest.mark.parametrize("end", _BAD_ENDS)
+    @cells("end", _BAD_ENDS)
     def test_a_fate_spreads_through_the_whole_tree(self, backend: Backend, end: JobStatus) -> None:
         """G24, G26, R8."""
         put(backend, "first", retry=retry_policy(max_attempts=1))
@@ -232,7 +233,7 @@ class Propagation(Suite):
         assert {backend.get_job(each).status for each in ("a", "b", "aa", "aaa")} == {fate(end)}
         assert ids(backend.dequeue_jobs(WORKER, limit=10)) == ["free"]
 
-    @pytest.mark.parametrize("end", _BAD_ENDS)
+    @cells("end", _BAD_ENDS)
     def test_a_job_that_waits_for_something_already_over_shares_its_fate_at_once(
         self, backend: Backend, end: JobStatus
     ) -> None:
@@ -306,7 +307,7 @@ class Propagation(Suite):
         backend.complete_job("first")
         assert is_takeable(backend, "second")
 
-    @pytest.mark.parametrize("how", ["lost", "expired", "timed out"])
+    @cells("how", ["lost", "expired", "timed out"])
     def test_an_end_by_upkeep_spreads_too(self, backend: Backend, clock: ManualClock, how: str) -> None:
         """G16, G26."""
         timeouts = {
@@ -333,7 +334,7 @@ class Propagation(Suite):
 class AfterAny(Suite):
     """`after_any`: the first that ends is enough, however it ends."""
 
-    @pytest.mark.parametrize("end", [status for status in STATUSES if status.is_final])
+    @cells("end", [status for status in STATUSES if status.is_final])
     def test_any_end_of_any_dependency_lets_the_job_run(
         self, backend: Backend, clock: ManualClock, end: JobStatus
     ) -> None:
@@ -347,7 +348,7 @@ class AfterAny(Suite):
         assert backend.get_job("last").scheduled_at == now
         assert is_takeable(backend, "last")
 
-    @pytest.mark.parametrize("end", [status for status in STATUSES if status.is_final])
+    @cells("end", [status for status in STATUSES if status.is_final])
     def test_a_dependency_that_is_over_already_is_enough(self, backend: Backend, end: JobStatus) -> None:
         """G24, C33."""
         drive(backend, end, "over")
@@ -400,10 +401,8 @@ class AfterAny(Suite):
 class Inheritance(Suite):
     """A job is at least as urgent as what it waits for."""
 
-    @pytest.mark.parametrize("field", ["after", "after_any"])
-    @pytest.mark.parametrize(
-        ("own", "theirs", "effective"), [(3, 1, 1), (1, 3, 1), (2, 2, 2), (4, 0, 0)], ids=repr
-    )
+    @cells("field", ["after", "after_any"])
+    @cells(("own", "theirs", "effective"), [(3, 1, 1), (1, 3, 1), (2, 2, 2), (4, 0, 0)], ids=repr)
     def test_the_most_urgent_wins(
         self, backend: Backend, field: str, own: int, theirs: int, effective: int
     ) -> None:
@@ -437,7 +436,7 @@ def _cycle(*edges: str) -> list[Job]:
 class DependencyLimits(Suite):
     """What no dependency may be."""
 
-    @pytest.mark.parametrize("field", ["after", "after_any"])
+    @cells("field", ["after", "after_any"])
     def test_an_unknown_reference_is_refused(self, backend: Backend, field: str) -> None:
         """G25."""
         with refused(backend, DependencyError) as caught:
@@ -451,7 +450,7 @@ class DependencyLimits(Suite):
         with refused(backend, DependencyError):
             put(backend, "job", after=["gone"])
 
-    @pytest.mark.parametrize(
+    @cells(
         "jobs",
         [
             _cycle("aa"),
@@ -482,7 +481,7 @@ class DependencyLimits(Suite):
         backend.enqueue_jobs(chain_of(100))
         assert len(all_jobs(backend)) == 100
 
-    @pytest.mark.parametrize("turned", [False, True], ids=["in order", "reversed"])
+    @cells("turned", [False, True], ids=["in order", "reversed"])
     def test_a_chain_of_a_hundred_and_one_is_not(self, backend: Backend, turned: bool) -> None:
         """G25."""
         jobs = chain_of(101)
@@ -516,7 +515,7 @@ class DependencyLimits(Suite):
         put(backend, "job", after=names)
         assert backend.get_job("job").after == tuple(names)
 
-    @pytest.mark.parametrize("split", [1_001, 600, 0])
+    @cells("split", [1_001, 600, 0])
     def test_a_thousand_and_one_are_not(self, backend: Backend, split: int) -> None:
         """G25: both kinds count together."""
         names = [f"d{number}" for number in range(1_001)]
@@ -563,7 +562,7 @@ class RollingChains(Suite):
 class BatchOrder(Suite):
     """A batch is inserted dependencies first; everything else keeps its order."""
 
-    @pytest.mark.parametrize(
+    @cells(
         ("given", "inserted"),
         [
             (["a", "b", "c"], "abc"),

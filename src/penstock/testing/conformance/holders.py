@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from penstock.backends.base import Backend
 from penstock.errors import InvalidArgumentError, StaleAttemptError
 from penstock.job import JobState, JobStatus, Maintenance
 from penstock.policy import FailureCategory
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     AT_ONCE,
     MISSING,
@@ -43,7 +42,7 @@ def lose(backend: Backend, how: str) -> None:
         backend.reset_running_jobs()
 
 
-_both_ways = pytest.mark.parametrize("how", ["mark_worker_unresponsive", "reset_running_jobs"])
+_both_ways = cells("how", ["mark_worker_unresponsive", "reset_running_jobs"])
 
 
 class LostWorkers(Suite):
@@ -81,7 +80,7 @@ class LostWorkers(Suite):
         assert claim(backend, "job", OTHER_WORKER).attempt == 2
 
     @_both_ways
-    @pytest.mark.parametrize("status", [s for s in STATUSES if not s.holds_slot])
+    @cells("status", [s for s in STATUSES if not s.holds_slot])
     def test_jobs_that_are_not_in_flight_are_left_alone(
         self, backend: Backend, status: JobStatus, how: str
     ) -> None:
@@ -179,7 +178,7 @@ class LostWorkers(Suite):
         backend.mark_worker_unresponsive(WORKER)
         assert backend.get_job_stats().failed_jobs == 300
 
-    @pytest.mark.parametrize("name", ["", None, 5])
+    @cells("name", ["", None, 5])
     def test_a_worker_has_a_name(self, backend: Backend, name: Any) -> None:
         """Q45."""
         with refused(backend, InvalidArgumentError):
@@ -325,7 +324,7 @@ class Leases(Suite):
         assert backend.maintain().lost == 1
         assert backend.get_job("job").status is _S.UNKNOWN_STOPPED
 
-    @pytest.mark.parametrize("jobs", [["job"], "job", {"job": "1"}, {"job": True}, {"": 1}, {5: 1}], ids=repr)
+    @cells("jobs", [["job"], "job", {"job": "1"}, {"job": True}, {"": 1}, {5: 1}], ids=repr)
     def test_what_is_no_map_of_attempts_is_refused(self, backend: Backend, jobs: Any) -> None:
         put_running(backend, "job")
         with refused(backend, InvalidArgumentError):

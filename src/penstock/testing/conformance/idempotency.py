@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from penstock.backends.base import Backend
 from penstock.errors import DependencyError, InvalidArgumentError
 from penstock.job import Job, JobStatus
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     STATUSES,
     WORKER,
@@ -54,7 +53,7 @@ class Idempotency(Suite):
         assert backend.enqueue_job(keyed("b", type="report")) == "b"
         assert backend.enqueue_job(keyed("c", type="mail")) == "a"
 
-    @pytest.mark.parametrize("other", ["Once", "once ", "oncë", "ONCE", "onc"])
+    @cells("other", ["Once", "once ", "oncë", "ONCE", "onc"])
     def test_keys_are_compared_exactly(self, backend: Backend, other: str) -> None:
         """G2."""
         backend.enqueue_job(keyed("a"))
@@ -64,7 +63,7 @@ class Idempotency(Suite):
         backend.enqueue_job(keyed("a", "caf\u00e9"))
         assert backend.enqueue_job(keyed("b", "cafe\u0301")) == "b"
 
-    @pytest.mark.parametrize("status", STATUSES)
+    @cells("status", STATUSES)
     def test_the_key_is_taken_whatever_became_of_the_job(self, backend: Backend, status: JobStatus) -> None:
         """G2, C32."""
         drive(backend, status, idempotency_key="once")
@@ -170,13 +169,13 @@ class Idempotency(Suite):
         backend.enqueue_job(keyed("a"))
         assert backend.enqueue_job(keyed("b")) == "a"
 
-    @pytest.mark.parametrize("key", ["", "x" * 257, "nul\x00", "\ud800", 5, b"once"], ids=repr)
+    @cells("key", ["", "x" * 257, "nul\x00", "\ud800", 5, b"once"], ids=repr)
     def test_a_key_is_text_of_one_to_256_characters(self, backend: Backend, key: Any) -> None:
         """G2, C32."""
         with refused(backend, InvalidArgumentError):
             backend.enqueue_job(keyed("job", key))
 
-    @pytest.mark.parametrize("key", ["x" * 256, "漢" * 256, "🦆" * 256, " "])
+    @cells("key", ["x" * 256, "漢" * 256, "🦆" * 256, " "])
     def test_256_characters_of_any_kind_are_a_key(self, backend: Backend, key: str) -> None:
         """G2."""
         backend.enqueue_job(keyed("a", key))

@@ -12,6 +12,7 @@ from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNot
 from penstock.job import JobStatus, JournalEntry, Key, Priority
 from penstock.policy import FailureCategory, Timeouts
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     AT_ONCE,
     MISSING,
@@ -171,7 +172,7 @@ class Journal(Suite):
         backend.complete_job("job")
         assert rows_of(backend, "job")[-1].ready_at == turn
 
-    @pytest.mark.parametrize(
+    @cells(
         ("call", "verb"),
         [
             (lambda backend: backend.complete_job("job"), "complete"),
@@ -195,7 +196,7 @@ class Journal(Suite):
         call(backend)
         assert verbs_of(backend, "job") == ["enqueue", "claim", verb]
 
-    @pytest.mark.parametrize(
+    @cells(
         ("call", "verb"),
         [
             (lambda backend: backend.stop_job_with_retry("job", "x"), "stop_with_retry"),
@@ -211,7 +212,7 @@ class Journal(Suite):
         call(backend)
         assert verbs_of(backend, "job") == ["enqueue", "claim", "cancel", verb]
 
-    @pytest.mark.parametrize(
+    @cells(
         ("timeouts", "verb"),
         [
             (time_limits(visibility=1), "lose"),
@@ -234,7 +235,7 @@ class Journal(Suite):
         row = rows_of(backend, "job")[-1]
         assert (row.verb, row.from_status, row.status, row.attempt) == ("restart", _S.STOPPED, _S.RUNNING, 2)
 
-    @pytest.mark.parametrize("status", STATUSES)
+    @cells("status", STATUSES)
     def test_the_fold_of_the_journal_is_the_job(self, backend: Backend, status: JobStatus) -> None:
         """Invariant 23: nothing about a job's state is known to the store alone."""
         job = drive(backend, status, tags=["red"], key=Key("k"), idempotency_key="once")
@@ -375,13 +376,13 @@ class JournalReading(Suite):
         claim(second_backend, "a")
         assert [str(row.verb) for row in backend.job_history("a")] == ["enqueue", "claim"]
 
-    @pytest.mark.parametrize("limit", [0, -1, True, "1", None], ids=repr)
+    @cells("limit", [0, -1, True, "1", None], ids=repr)
     def test_a_history_without_a_sound_limit_is_refused(self, backend: Backend, limit: Any) -> None:
         put(backend, "a")
         with refused(backend, InvalidArgumentError):
             backend.job_history("a", limit)
 
-    @pytest.mark.parametrize(
+    @cells(
         "arguments",
         [
             {"after": -1},

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from penstock.backends.base import Backend
 from penstock.job import JobState, JobStatus, Key, Priority
 from penstock.policy import FailureCategory
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     OTHER_WORKER,
     STATUSES,
@@ -64,7 +63,7 @@ class Keys(Suite):
         follower = backend.get_job("next")
         assert (follower.state, follower.scheduled_at) == (JobState.SCHEDULED, now)
 
-    @pytest.mark.parametrize("status", STATUSES)
+    @cells("status", STATUSES)
     def test_a_key_is_free_when_its_head_has_ended_however_it_ended(
         self, backend: Backend, status: JobStatus
     ) -> None:
@@ -187,7 +186,7 @@ class Keys(Suite):
         assert backend.get_job("head").status is _S.FAILED
         assert is_takeable(backend, "next")
 
-    @pytest.mark.parametrize("how", ["expired", "lost"])
+    @cells("how", ["expired", "lost"])
     def test_upkeep_moves_the_turn_on(self, backend: Backend, clock: ManualClock, how: str) -> None:
         """R3, G16."""
         timeouts = time_limits(lifetime=5) if how == "expired" else time_limits(visibility=5)

@@ -12,6 +12,7 @@ from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNot
 from penstock.job import JobState, JobStatus, Maintenance
 from penstock.policy import FailureCategory, RetryPolicy
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     AT_ONCE,
     MISSING,
@@ -42,7 +43,7 @@ _FINAL = [status for status in STATUSES if status.is_final]
 class Lifetimes(Suite):
     """The time from submission to an end."""
 
-    @pytest.mark.parametrize("status", _OPEN)
+    @cells("status", _OPEN)
     def test_an_unfinished_job_dies_when_its_lifetime_is_over(
         self, backend: Backend, clock: ManualClock, status: JobStatus
     ) -> None:
@@ -64,7 +65,7 @@ class Lifetimes(Suite):
         )
         assert verbs_of(backend, "job")[-1] == "expire"
 
-    @pytest.mark.parametrize("status", _FINAL)
+    @cells("status", _FINAL)
     def test_a_job_that_has_ended_does_not_expire(
         self, backend: Backend, clock: ManualClock, status: JobStatus
     ) -> None:
@@ -150,7 +151,7 @@ class ExecutionTimes(Suite):
         backend.maintain()
         assert is_takeable(backend, "job")
 
-    @pytest.mark.parametrize(
+    @cells(
         "policy",
         [retry_policy(max_attempts=1), retry_policy(retry_on=(FailureCategory.TEMPORARY,))],
         ids=["last attempt", "timeouts not retried"],
@@ -166,7 +167,7 @@ class ExecutionTimes(Suite):
         assert (job.status, job.finalized_at) == (_S.DEAD_LETTER, now)
         assert job.error_category is FailureCategory.TIMEOUT
 
-    @pytest.mark.parametrize("status", [status for status in STATUSES if status is not _S.RUNNING])
+    @cells("status", [status for status in STATUSES if status is not _S.RUNNING])
     def test_only_running_jobs_time_out(
         self, backend: Backend, clock: ManualClock, status: JobStatus
     ) -> None:
@@ -244,7 +245,7 @@ class DueJobs(Suite):
 class RetentionRules(Suite):
     """How long ended jobs stay."""
 
-    @pytest.mark.parametrize("status", _FINAL)
+    @cells("status", _FINAL)
     def test_ended_jobs_are_removed_after_their_time(
         self, backend: Backend, clock: ManualClock, status: JobStatus
     ) -> None:
@@ -260,7 +261,7 @@ class RetentionRules(Suite):
         last = rows_of(backend, "job")[-1]
         assert (last.verb, last.from_status, last.status) == ("cleanup", status, status)
 
-    @pytest.mark.parametrize("status", _OPEN)
+    @cells("status", _OPEN)
     def test_unfinished_jobs_stay(self, backend: Backend, clock: ManualClock, status: JobStatus) -> None:
         drive(backend, status)
         clock.advance(timedelta(days=3000))
@@ -313,7 +314,7 @@ class CleanUp(Suite):
         last = rows_of(backend, "old")[-1]
         assert (last.verb, last.from_status, last.status) == ("cleanup", _S.COMPLETED, _S.COMPLETED)
 
-    @pytest.mark.parametrize("status", [status for status in STATUSES if status is not _S.COMPLETED])
+    @cells("status", [status for status in STATUSES if status is not _S.COMPLETED])
     def test_only_completed_jobs_are_removed(
         self, backend: Backend, clock: ManualClock, status: JobStatus
     ) -> None:
@@ -323,7 +324,7 @@ class CleanUp(Suite):
         with unchanged(backend):
             assert backend.cleanup_expired_jobs(timedelta(seconds=1)) == 0
 
-    @pytest.mark.parametrize("ttl", [timedelta(0), timedelta(seconds=-1), None, "1 day"], ids=repr)
+    @cells("ttl", [timedelta(0), timedelta(seconds=-1), None, "1 day"], ids=repr)
     def test_the_time_must_be_positive(self, backend: Backend, ttl: Any) -> None:
         """Q48, B15."""
         drive(backend, _S.COMPLETED)
@@ -342,7 +343,7 @@ class CleanUp(Suite):
 class Deletion(Suite):
     """delete_jobs."""
 
-    @pytest.mark.parametrize("status", _FINAL)
+    @cells("status", _FINAL)
     def test_an_ended_job_can_be_deleted(self, backend: Backend, status: JobStatus) -> None:
         """Q50."""
         drive(backend, status, tags=["red"])
@@ -353,7 +354,7 @@ class Deletion(Suite):
         last = rows_of(backend, "job")[-1]
         assert (last.verb, last.from_status, last.status) == ("delete", status, status)
 
-    @pytest.mark.parametrize("status", _OPEN)
+    @cells("status", _OPEN)
     def test_an_unfinished_job_refuses_the_whole_deletion(self, backend: Backend, status: JobStatus) -> None:
         """Q50."""
         drive(backend, _S.COMPLETED, "done", tags=["red"])
@@ -376,7 +377,7 @@ class Deletion(Suite):
         with unchanged(backend):
             assert backend.delete_jobs(job_ids=[MISSING]) == 0
 
-    @pytest.mark.parametrize("arguments", [{}, {"tags": [], "job_ids": []}])
+    @cells("arguments", [{}, {"tags": [], "job_ids": []}])
     def test_a_choice_must_be_made(self, backend: Backend, arguments: dict[str, Any]) -> None:
         """B10, C4."""
         drive(backend, _S.COMPLETED)

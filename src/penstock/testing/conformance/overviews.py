@@ -6,13 +6,12 @@ import os
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from penstock.backends.base import Backend, Delivery
 from penstock.errors import InvalidArgumentError
 from penstock.job import JobStatus, Key
 from penstock.overview import Intake, Overview, TypeView
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     STATUSES,
     WORKER,
@@ -48,7 +47,7 @@ class Overviews(Suite):
         assert found.oldest_ready is None
         assert (found.undelivered, found.given_up) == (0, 0)
 
-    @pytest.mark.parametrize("status", STATUSES)
+    @cells("status", STATUSES)
     def test_jobs_are_counted_by_type_and_status(self, backend: Backend, status: JobStatus) -> None:
         """Issue 7."""
         job = drive(backend, status)
@@ -242,7 +241,7 @@ class Intakes(Suite):
         backend.dequeue_jobs(WORKER, owner=owner)
         assert second_backend.overview() == backend.overview()
 
-    @pytest.mark.parametrize(
+    @cells(
         "intakes",
         [
             "text",

@@ -11,6 +11,7 @@ from penstock.backends.base import Backend
 from penstock.errors import InvalidArgumentError, JobNotFoundError
 from penstock.job import JobState, JobStatus, Key, ProcessStatus
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     MISSING,
     STATUSES,
@@ -39,7 +40,7 @@ class Reading(Suite):
             backend.get_job(MISSING)
         assert caught.value.job_id == MISSING  # type: ignore[attr-defined]
 
-    @pytest.mark.parametrize("job_id", ["", None, 5, b"job", "nul\x00", "\ud800"], ids=repr)
+    @cells("job_id", ["", None, 5, b"job", "nul\x00", "\ud800"], ids=repr)
     def test_what_is_no_id_is_refused(self, backend: Backend, job_id: Any) -> None:
         """Q46, Q55."""
         with refused(backend, InvalidArgumentError):
@@ -75,12 +76,12 @@ class Reading(Suite):
         backend.enqueue_jobs([a_job(id=name, type="t") for name in names])
         assert set(backend.get_jobs(names)) == set(names)
 
-    @pytest.mark.parametrize("job_ids", ["job", b"job", None, 5, [5], [""], [None]], ids=repr)
+    @cells("job_ids", ["job", b"job", None, 5, [5], [""], [None]], ids=repr)
     def test_what_is_no_list_of_ids_is_refused(self, backend: Backend, job_ids: Any) -> None:
         with refused(backend, InvalidArgumentError):
             backend.get_jobs(job_ids)
 
-    @pytest.mark.parametrize(
+    @cells(
         ("status", "process_status"),
         [
             (_S.INITIAL_PENDING, ProcessStatus.PENDING),
@@ -188,7 +189,7 @@ class Keyed(Suite):
             assert sorted(backend.list_keyed(key, type=type_, upto=upto)) == sorted(found)
         assert len(backend.list_keyed(upto=upto, limit=3)) == 3
 
-    @pytest.mark.parametrize("key", [5, b"k", "", []], ids=repr)
+    @cells("key", [5, b"k", "", []], ids=repr)
     def test_what_is_no_key_is_refused(self, backend: Backend, key: Any) -> None:
         for call in (lambda: backend.count_keyed(key), lambda: backend.list_keyed(key, upto=1)):
             with refused(backend, InvalidArgumentError):
@@ -222,7 +223,7 @@ class Listing(Suite):
         assert len(backend.list_jobs()) == 100
         assert len(backend.list_jobs(limit=1_000)) == 1_000
 
-    @pytest.mark.parametrize("status", STATUSES)
+    @cells("status", STATUSES)
     def test_a_status_narrows_the_list(self, backend: Backend, status: JobStatus) -> None:
         for each in sorted(STATUSES, key=lambda status: status.holds_slot):
             drive(backend, each, str(each))
@@ -261,7 +262,7 @@ class Listing(Suite):
         with refused(backend, JobNotFoundError):
             backend.list_jobs(after=MISSING)
 
-    @pytest.mark.parametrize(
+    @cells(
         "arguments",
         [
             {"limit": 0},
@@ -292,7 +293,7 @@ class Listing(Suite):
 class Idleness(Suite):
     """has_work: what `until_idle` waits for."""
 
-    @pytest.mark.parametrize("status", STATUSES)
+    @cells("status", STATUSES)
     def test_work_is_what_is_ready_running_or_waiting_for_a_retry(
         self, backend: Backend, status: JobStatus
     ) -> None:

@@ -19,6 +19,7 @@ from penstock.errors import (
 from penstock.job import JobState, JobStatus
 from penstock.policy import FailureCategory, RetryPolicy
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     AT_ONCE,
     MISSING,
@@ -54,14 +55,14 @@ class Completing(Suite):
         assert (job.status, job.state, job.result) == (_S.COMPLETED, JobState.COMPLETED, b"\x00result")
         assert (job.finalized_at, job.completed_at, job.updated_at) == (now, now, now)
 
-    @pytest.mark.parametrize("result", [None, b"", b"\x00", bytearray(b"ab")], ids=repr)
+    @cells("result", [None, b"", b"\x00", bytearray(b"ab")], ids=repr)
     def test_a_result_may_be_empty_or_absent(self, backend: Backend, result: Any) -> None:
         """Q35, C60."""
         put_running(backend, "job")
         backend.complete_job("job", result)
         assert backend.get_job("job").result == result
 
-    @pytest.mark.parametrize(
+    @cells(
         ("status", "freed"),
         [
             (_S.RUNNING, {WORKER: 1}),
@@ -140,7 +141,7 @@ class Failing(Suite):
         job = backend.get_job("job")
         assert (job.status, job.retry_count, job.failures) == (_S.FAILED_RETRY, 30, 30)
 
-    @pytest.mark.parametrize("category", _CATEGORIES)
+    @cells("category", _CATEGORIES)
     def test_category_and_code_are_stored(self, backend: Backend, category: FailureCategory) -> None:
         """G28, G29."""
         put_running(backend, "job")
@@ -148,8 +149,8 @@ class Failing(Suite):
         job = backend.get_job("job")
         assert (job.error_message, job.error_category, job.error_code) == ("boom", category, "E42")
 
-    @pytest.mark.parametrize("retry", [None, AT_ONCE], ids=["no policy", "policy"])
-    @pytest.mark.parametrize(
+    @cells("retry", [None, AT_ONCE], ids=["no policy", "policy"])
+    @cells(
         ("category", "status", "state"),
         [
             (FailureCategory.TEMPORARY, _S.FAILED_RETRY, JobState.SCHEDULED),
@@ -178,7 +179,7 @@ class Failing(Suite):
         assert job.failures == (0 if category is FailureCategory.CANCELLED else 1)
         assert job.finalized_at == (now if status.is_final else None)
 
-    @pytest.mark.parametrize(("retry", "failures"), [(None, 1), (AT_ONCE, 1)], ids=["no policy", "policy"])
+    @cells(("retry", "failures"), [(None, 1), (AT_ONCE, 1)], ids=["no policy", "policy"])
     def test_a_late_failure_of_a_lost_attempt_is_counted_once(
         self, backend: Backend, retry: RetryPolicy | None, failures: int
     ) -> None:
@@ -203,7 +204,7 @@ class Failing(Suite):
         assert (job.attempt, job.failures, job.retry_count) == (3, 3, 3)
         assert not is_takeable(backend, "job")
 
-    @pytest.mark.parametrize("category", _RETRIED)
+    @cells("category", _RETRIED)
     def test_a_category_that_the_policy_does_not_retry_is_dead_at_once(
         self, backend: Backend, category: FailureCategory
     ) -> None:
@@ -214,7 +215,7 @@ class Failing(Suite):
         job = backend.get_job("job")
         assert (job.status, job.failures) == (_S.DEAD_LETTER, 1)
 
-    @pytest.mark.parametrize(
+    @cells(
         ("policy", "delays"),
         [
             (retry_policy(max_attempts=5, backoff="constant", initial_delay=10), [10, 10, 10, 10]),
@@ -241,10 +242,8 @@ class Failing(Suite):
             clock.advance(timedelta(microseconds=1))
             assert backend.get_job("job").state is JobState.SCHEDULED
 
-    @pytest.mark.parametrize(
-        "retry", [None, retry_policy(initial_delay=5, max_delay=10)], ids=["none", "policy"]
-    )
-    @pytest.mark.parametrize("after", [100, 100.0, timedelta(seconds=100)], ids=repr)
+    @cells("retry", [None, retry_policy(initial_delay=5, max_delay=10)], ids=["none", "policy"])
+    @cells("after", [100, 100.0, timedelta(seconds=100)], ids=repr)
     def test_retry_after_replaces_the_backoff_and_is_not_capped(
         self, backend: Backend, clock: ManualClock, retry: RetryPolicy | None, after: Any
     ) -> None:
@@ -285,7 +284,7 @@ class Failing(Suite):
         clock.advance(10)
         assert is_takeable(backend, "job")
 
-    @pytest.mark.parametrize("retry", [None, AT_ONCE], ids=["no policy", "policy"])
+    @cells("retry", [None, AT_ONCE], ids=["no policy", "policy"])
     def test_a_failure_needs_a_message(self, backend: Backend, retry: RetryPolicy | None) -> None:
         """Q36, B7."""
         put_running(backend, "job", retry=retry)
@@ -331,10 +330,10 @@ class LateFailures(Suite):
 class Stopping(Suite):
     """stop_job, stop_job_with_retry, mark_job_unknown_stopped."""
 
-    @pytest.mark.parametrize(
+    @cells(
         ("status", "freed"), [(_S.RUNNING, {WORKER: 1}), (_S.CANCELLING, {WORKER: 1}), (_S.UNKNOWN_RETRY, {})]
     )
-    @pytest.mark.parametrize("message", ["", "told to"])
+    @cells("message", ["", "told to"])
     def test_a_stopped_job_has_ended(
         self, backend: Backend, clock: ManualClock, status: JobStatus, freed: dict[str, int], message: str
     ) -> None:
@@ -364,7 +363,7 @@ class Stopping(Suite):
         assert (job.retry_count, job.last_retry_at, job.finalized_at) == (1, now, now)
         assert job.assignee_id == WORKER
 
-    @pytest.mark.parametrize(
+    @cells(
         ("status", "freed"), [(_S.RUNNING, {WORKER: 1}), (_S.CANCELLING, {WORKER: 1}), (_S.UNKNOWN_RETRY, {})]
     )
     def test_a_job_of_unknown_fate_is_marked_so(
@@ -434,8 +433,8 @@ class Releasing(Suite):
 class StatusUpdates(Suite):
     """update_job_status (the matrix of moves is in its own family)."""
 
-    @pytest.mark.parametrize("target", [_S.COMPLETED, _S.STOPPED, _S.UNKNOWN_STOPPED])
-    @pytest.mark.parametrize("source", [_S.RUNNING, _S.CANCELLING])
+    @cells("target", [_S.COMPLETED, _S.STOPPED, _S.UNKNOWN_STOPPED])
+    @cells("source", [_S.RUNNING, _S.CANCELLING])
     def test_ending_a_job_in_flight_frees_its_slot(
         self, backend: Backend, clock: ManualClock, source: JobStatus, target: JobStatus
     ) -> None:
@@ -446,14 +445,14 @@ class StatusUpdates(Suite):
         job = backend.get_job("job")
         assert (job.status, job.finalized_at, job.assignee_id) == (target, now, WORKER)
 
-    @pytest.mark.parametrize("target", [_S.CANCELLING, _S.FAILED_RETRY, _S.UNKNOWN_RETRY])
+    @cells("target", [_S.CANCELLING, _S.FAILED_RETRY, _S.UNKNOWN_RETRY])
     def test_other_moves_report_nothing_freed(self, backend: Backend, target: JobStatus) -> None:
         """B9."""
         drive(backend, _S.RUNNING)
         assert backend.update_job_status("job", target) == {}
         assert backend.get_job("job").status is target
 
-    @pytest.mark.parametrize("target", [_S.COMPLETED, _S.STOPPED, _S.UNKNOWN_STOPPED])
+    @cells("target", [_S.COMPLETED, _S.STOPPED, _S.UNKNOWN_STOPPED])
     def test_leaving_an_unknown_status_frees_nothing(self, backend: Backend, target: JobStatus) -> None:
         """B9, C7."""
         drive(backend, _S.UNKNOWN_RETRY)
@@ -471,8 +470,8 @@ class StatusUpdates(Suite):
         job = backend.get_job("job")
         assert (job.result, job.error_message) == (b"", "changed my mind")
 
-    @pytest.mark.parametrize("retry", [None, AT_ONCE], ids=["no policy", "policy"])
-    @pytest.mark.parametrize("target", [_S.FAILED_RETRY, _S.UNKNOWN_RETRY, _S.STOPPED])
+    @cells("retry", [None, AT_ONCE], ids=["no policy", "policy"])
+    @cells("target", [_S.FAILED_RETRY, _S.UNKNOWN_RETRY, _S.STOPPED])
     def test_counters_stay(self, backend: Backend, target: JobStatus, retry: RetryPolicy | None) -> None:
         """B9."""
         put_running(backend, "job", retry=retry)
@@ -480,21 +479,21 @@ class StatusUpdates(Suite):
         job = backend.get_job("job")
         assert (job.retry_count, job.failures, job.last_retry_at, job.attempt) == (0, 0, None, 1)
 
-    @pytest.mark.parametrize("status", [s for s in _S if not s.is_final])
+    @cells("status", [s for s in _S if not s.is_final])
     def test_the_same_status_again_is_nothing(self, backend: Backend, status: JobStatus) -> None:
         """C2: no journal row, no change, not even of result and message."""
         drive(backend, status)
         with unchanged(backend):
             assert backend.update_job_status("job", status, b"result", "message") == {}
 
-    @pytest.mark.parametrize("status", [s for s in _S if s.is_final])
+    @cells("status", [s for s in _S if s.is_final])
     def test_the_same_final_status_again_is_an_error(self, backend: Backend, status: JobStatus) -> None:
         """C2."""
         drive(backend, status)
         with refused(backend, InvalidTransitionError):
             backend.update_job_status("job", status)
 
-    @pytest.mark.parametrize("target", [_S.CANCELLING, _S.FAILED_RETRY, _S.UNKNOWN_RETRY])
+    @cells("target", [_S.CANCELLING, _S.FAILED_RETRY, _S.UNKNOWN_RETRY])
     def test_correcting_an_unknown_end_to_an_open_status_clears_the_end(
         self, backend: Backend, target: JobStatus
     ) -> None:
@@ -504,7 +503,7 @@ class StatusUpdates(Suite):
         job = backend.get_job("job")
         assert (job.status, job.finalized_at) == (target, None)
 
-    @pytest.mark.parametrize("target", [_S.COMPLETED, _S.STOPPED, _S.UNSCHEDULED])
+    @cells("target", [_S.COMPLETED, _S.STOPPED, _S.UNSCHEDULED])
     def test_correcting_an_unknown_end_to_another_end_keeps_its_time(
         self, backend: Backend, clock: ManualClock, target: JobStatus
     ) -> None:
@@ -564,13 +563,13 @@ _NOT_WHILE_UNKNOWN = {"save_progress", "save_checkpoint"}
 class Fencing(Suite):
     """`attempt=`: a report of an attempt that is over changes nothing."""
 
-    @pytest.mark.parametrize("verb", [*REPORTS, *CANCEL_REPORTS])
+    @cells("verb", [*REPORTS, *CANCEL_REPORTS])
     def test_the_current_attempt_may_report(self, backend: Backend, verb: str) -> None:
         drive(backend, _S.CANCELLING if verb in CANCEL_REPORTS else _S.RUNNING)
         (REPORTS | CANCEL_REPORTS)[verb](backend, "job", 1)
 
-    @pytest.mark.parametrize("attempt", [0, 1, 3, 2**31 - 1])
-    @pytest.mark.parametrize("verb", [*REPORTS, *CANCEL_REPORTS])
+    @cells("attempt", [0, 1, 3, 2**31 - 1])
+    @cells("verb", [*REPORTS, *CANCEL_REPORTS])
     def test_another_attempt_is_refused(self, backend: Backend, verb: str, attempt: int) -> None:
         put_running(backend, "job")
         backend.fail_job("job", "boom")
@@ -583,15 +582,15 @@ class Fencing(Suite):
         assert (error.job_id, error.attempt, error.current_attempt) == ("job", attempt, 2)
         assert error.status == str(backend.get_job("job").status)
 
-    @pytest.mark.parametrize("verb", [name for name in REPORTS if name != "update_job_status"])
-    @pytest.mark.parametrize("status", [_S.FAILED_RETRY, _S.COMPLETED, _S.STOPPED, _S.FAILED, _S.DEAD_LETTER])
+    @cells("verb", [name for name in REPORTS if name != "update_job_status"])
+    @cells("status", [_S.FAILED_RETRY, _S.COMPLETED, _S.STOPPED, _S.FAILED, _S.DEAD_LETTER])
     def test_an_attempt_that_is_over_is_refused(self, backend: Backend, verb: str, status: JobStatus) -> None:
         drive(backend, status)
         with refused(backend, StaleAttemptError):
             REPORTS[verb](backend, "job", 1)
 
-    @pytest.mark.parametrize("status", [_S.COMPLETED, _S.FAILED_RETRY])
-    @pytest.mark.parametrize("verb", [name for name in REPORTS if name != "update_job_status"])
+    @cells("status", [_S.COMPLETED, _S.FAILED_RETRY])
+    @cells("verb", [name for name in REPORTS if name != "update_job_status"])
     def test_without_an_attempt_the_status_is_what_is_wrong(
         self, backend: Backend, verb: str, status: JobStatus
     ) -> None:
@@ -600,14 +599,14 @@ class Fencing(Suite):
         with refused(backend, InvalidTransitionError):
             REPORTS[verb](backend, "job", None)
 
-    @pytest.mark.parametrize("verb", [name for name in REPORTS if name not in _NOT_WHILE_UNKNOWN])
+    @cells("verb", [name for name in REPORTS if name not in _NOT_WHILE_UNKNOWN])
     def test_a_lost_attempt_may_report_until_another_begins(self, backend: Backend, verb: str) -> None:
         """Q40."""
         drive(backend, _S.UNKNOWN_RETRY)
         REPORTS[verb](backend, "job", 1)
         assert backend.get_job("job").status is not _S.UNKNOWN_RETRY
 
-    @pytest.mark.parametrize("verb", list(REPORTS))
+    @cells("verb", list(REPORTS))
     def test_a_lost_attempt_may_not_report_once_another_has_begun(self, backend: Backend, verb: str) -> None:
         """A paused worker must not finish somebody else's attempt."""
         drive(backend, _S.UNKNOWN_RETRY)
@@ -615,7 +614,7 @@ class Fencing(Suite):
         with refused(backend, StaleAttemptError):
             REPORTS[verb](backend, "job", 1)
 
-    @pytest.mark.parametrize("verb", [name for name in REPORTS if name not in _NOT_WHILE_UNKNOWN])
+    @cells("verb", [name for name in REPORTS if name not in _NOT_WHILE_UNKNOWN])
     def test_anyone_may_report_without_a_fence(self, backend: Backend, verb: str) -> None:
         """Q40."""
         drive(backend, _S.UNKNOWN_RETRY)
@@ -623,8 +622,8 @@ class Fencing(Suite):
         REPORTS[verb](backend, "job", None)
         assert backend.get_job("job").status is not _S.RUNNING
 
-    @pytest.mark.parametrize("attempt", [None, 1])
-    @pytest.mark.parametrize("verb", [*REPORTS, *CANCEL_REPORTS])
+    @cells("attempt", [None, 1])
+    @cells("verb", [*REPORTS, *CANCEL_REPORTS])
     def test_an_unknown_job_is_not_found_with_or_without_a_fence(
         self, backend: Backend, verb: str, attempt: int | None
     ) -> None:
@@ -668,7 +667,7 @@ PLURALS: dict[str, tuple[Plural, Any, JobStatus, JobStatus]] = {
     ),
 }
 
-_each_plural = pytest.mark.parametrize("verb", list(PLURALS))
+_each_plural = cells("verb", list(PLURALS))
 
 
 class Plurals(Suite):

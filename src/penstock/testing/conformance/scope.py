@@ -8,9 +8,10 @@ from penstock.backends.base import CALLBACKS, Backend
 from penstock.errors import OperationCancelledError
 from penstock.job import JobStatus
 from penstock.scope import cancel_scope
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import VERBS, WORKER, Suite, drive, put, unchanged
 
-_each_verb = pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "listen"])
+_each_verb = cells("verb", [verb for verb in VERBS if verb != "listen"])
 
 
 class Scopes(Suite):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from penstock.backends.base import Backend
 from penstock.errors import InvalidArgumentError
 from penstock.job import JobStats, JobStatus
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     STATUSES,
     WORKER,
@@ -50,8 +49,8 @@ class Statistics(Suite):
         assert backend.get_job_stats() == JobStats()
         assert backend.get_job_stats(["red"]) == JobStats(tags=("red",))
 
-    @pytest.mark.parametrize("tags", [(), ("red",), ("red", "blue")], ids=repr)
-    @pytest.mark.parametrize("status", STATUSES)
+    @cells("tags", [(), ("red",), ("red", "blue")], ids=repr)
+    @cells("status", STATUSES)
     def test_each_status_is_counted_in_its_place(
         self, backend: Backend, status: JobStatus, tags: tuple[str, ...]
     ) -> None:
@@ -180,7 +179,7 @@ class Statistics(Suite):
             tags=("t3",), total_jobs=250, pending_jobs=150, running_jobs=100
         )
 
-    @pytest.mark.parametrize("tags", ["red", b"red", 5, [5], [None], [""], ["nul\x00"]], ids=repr)
+    @cells("tags", ["red", b"red", 5, [5], [None], [""], ["nul\x00"]], ids=repr)
     def test_tags_are_a_sequence_of_strings(self, backend: Backend, tags: Any) -> None:
         """Q55."""
         with refused(backend, InvalidArgumentError):

@@ -19,6 +19,7 @@ from penstock.errors import (
 from penstock.job import Job, JobState, JobStatus, Key, Priority
 from penstock.policy import FailureCategory, RetryPolicy, register_backoff
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     STATUSES,
     WORKER,
@@ -131,14 +132,14 @@ class Submission(Suite):
         assert ids(backend.list_jobs()) == ["job"]
         assert ids(backend.dequeue_jobs(WORKER, ["red"])) == ["job"]
 
-    @pytest.mark.parametrize("payload", [b"", b"\x00", bytes(range(256)) * 40, "ü".encode(), b"\xff\xfe"])
+    @cells("payload", [b"", b"\x00", bytes(range(256)) * 40, "ü".encode(), b"\xff\xfe"])
     def test_payloads_are_opaque_bytes(self, backend: Backend, payload: bytes) -> None:
         """G30."""
         put(backend, "job", payload=payload)
         assert backend.get_job("job").payload == payload
         assert backend.dequeue_jobs(WORKER)[0].payload == payload
 
-    @pytest.mark.parametrize("make", [bytearray, memoryview], ids=["bytearray", "memoryview"])
+    @cells("make", [bytearray, memoryview], ids=["bytearray", "memoryview"])
     def test_a_payload_may_be_any_bytes_like_object(self, backend: Backend, make: Any) -> None:
         put(backend, "job", payload=make(b"abc"))
         stored = backend.get_job("job").payload
@@ -148,7 +149,7 @@ class Submission(Suite):
         put(backend, "job", payload=None)
         assert backend.get_job("job").payload == b""
 
-    @pytest.mark.parametrize("text", _WEIRD_TEXTS)
+    @cells("text", _WEIRD_TEXTS)
     def test_text_comes_back_exactly_as_given(self, backend: Backend, text: str) -> None:
         """Q1, B13."""
         fields: dict[str, Any] = {
@@ -174,7 +175,7 @@ class Submission(Suite):
         assert stored is not None
         assert stored.utcoffset() == timedelta(0)
 
-    @pytest.mark.parametrize(
+    @cells(
         "moment",
         [datetime(1970, 1, 1, tzinfo=UTC), datetime(2199, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)],
         ids=["first", "last"],
@@ -190,7 +191,7 @@ class Submission(Suite):
         assert backend.get_job("job").tags == ("red", "blue")
         assert backend.get_job_stats(["red"]).total_jobs == 1
 
-    @pytest.mark.parametrize(
+    @cells(
         "policy",
         [
             retry_policy(),
@@ -215,7 +216,7 @@ class Submission(Suite):
         assert policy.backoff == "conformance-square"
         assert policy.delay(3) == timedelta(seconds=9)
 
-    @pytest.mark.parametrize("name", ["execution", "visibility", "lifetime"])
+    @cells("name", ["execution", "visibility", "lifetime"])
     def test_each_timeout_may_be_given_alone(self, backend: Backend, name: str) -> None:
         """G13."""
         timeouts = time_limits(**{name: timedelta(seconds=1, microseconds=1)})
@@ -234,7 +235,7 @@ class Submission(Suite):
             put(backend, "job", payload=b"other")
         assert caught.value.job_id == "job"  # type: ignore[attr-defined]
 
-    @pytest.mark.parametrize("status", STATUSES)
+    @cells("status", STATUSES)
     def test_an_id_is_taken_whatever_became_of_its_job(self, backend: Backend, status: JobStatus) -> None:
         """Q12."""
         drive(backend, status)
@@ -249,7 +250,7 @@ class Submission(Suite):
         stored = backend.get_job("job")
         assert (stored.payload, stored.attempt, stored.result) == (b"new", 0, None)
 
-    @pytest.mark.parametrize("status", [s for s in STATUSES if s is not JobStatus.INITIAL_PENDING])
+    @cells("status", [s for s in STATUSES if s is not JobStatus.INITIAL_PENDING])
     def test_a_new_job_must_be_pending(self, backend: Backend, status: JobStatus) -> None:
         """Q10."""
         with refused(backend, InvalidArgumentError):
@@ -296,7 +297,7 @@ class Batches(Suite):
         assert backend.get_job_stats(["bulk"]).pending_jobs == len(names)
         assert len(journal(backend)) == len(names)
 
-    @pytest.mark.parametrize(
+    @cells(
         "bad",
         [
             None,
@@ -308,7 +309,7 @@ class Batches(Suite):
         ],
         ids=["None", "text", "empty id", "empty type", "running", "naive run_at"],
     )
-    @pytest.mark.parametrize("position", [0, 1, 2])
+    @cells("position", [0, 1, 2])
     def test_one_invalid_job_refuses_the_whole_batch(self, backend: Backend, bad: Any, position: int) -> None:
         """Q15, B4."""
         jobs: list[Any] = [a_job(id="a", type="t"), a_job(id="b", type="t")]
@@ -367,7 +368,7 @@ class Batches(Suite):
         assert error.job_id == "b"
         assert [(index, name) for index, name, _ in error.failed] == [(1, "b"), (3, "a"), (4, "b"), (5, "d")]
 
-    @pytest.mark.parametrize("jobs", [None, 5, "jobs", b"jobs", a_job(id="a", type="t")], ids=repr)
+    @cells("jobs", [None, 5, "jobs", b"jobs", a_job(id="a", type="t")], ids=repr)
     def test_what_is_not_an_iterable_of_jobs_is_refused(self, backend: Backend, jobs: Any) -> None:
         with refused(backend, InvalidArgumentError):
             backend.enqueue_jobs(jobs)
@@ -376,8 +377,8 @@ class Batches(Suite):
 class BadBatches(Suite):
     """A batch that cannot be accepted: nothing is stored, and the error says which job it is about (B4, C3)."""
 
-    @pytest.mark.parametrize("lazily", [False, True], ids=["list", "iterator"])
-    @pytest.mark.parametrize(
+    @cells("lazily", [False, True], ids=["list", "iterator"])
+    @cells(
         "bad",
         [
             {"status": JobStatus.RUNNING},
@@ -470,7 +471,7 @@ class Blocking(Suite):
         second_backend.set_blocked(False)
         put(backend, "job")
 
-    @pytest.mark.parametrize("value", [None, 1, 0, "yes"])
+    @cells("value", [None, 1, 0, "yes"])
     def test_the_flag_is_a_bool(self, backend: Backend, value: Any) -> None:
         with refused(backend, InvalidArgumentError):
             backend.set_blocked(value)
@@ -539,7 +540,7 @@ class Limits(Suite):
             error: Any = caught.value
             assert (error.size, error.limit) == (size, 1024)
 
-    @pytest.mark.parametrize(("size", "is_accepted"), [(1_048_576, True), (1_048_577, False)])
+    @cells(("size", "is_accepted"), [(1_048_576, True), (1_048_577, False)])
     def test_the_default_limit_is_one_mebibyte(self, backend: Backend, size: int, is_accepted: bool) -> None:
         """G30, C61."""
         if is_accepted:

@@ -14,6 +14,7 @@ from penstock.job import JobStatus
 from penstock.lifecycle import Verb, allows, targets
 from penstock.policy import FailureCategory, RetryPolicy
 from penstock.testing.clock import ManualClock
+from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
     ONE_ATTEMPT,
     OTHER_WORKER,
@@ -29,7 +30,7 @@ from penstock.testing.conformance._support import (
 )
 
 _S = JobStatus
-_each_status = pytest.mark.parametrize("status", STATUSES, ids=str)
+_each_status = cells("status", STATUSES, ids=str)
 
 Single = Callable[[Backend, int | None], Any]
 Plural = Callable[[Backend, dict[str, int] | None], Any]
@@ -97,20 +98,21 @@ REPORT_CASES: dict[str, ReportCase] = {
     ),
 }
 
-_each_report = pytest.mark.parametrize("report", list(REPORT_CASES))
-_each_single_report = pytest.mark.parametrize(
+_each_report = cells("report", REPORT_CASES)
+_each_single_report = cells(
     "report", [name for name, case in REPORT_CASES.items() if case.single is not None]
 )
 
 
 #: A job that may not be retried does not wait for a retry, and one without a policy does not die.
 _LOSABLE = [
-    pytest.param(
-        status, retry, id=f"{status} {'without a policy' if retry is None else 'in its last attempt'}"
-    )
+    (status, retry)
     for status in STATUSES
     for retry in (None, ONE_ATTEMPT)
     if status not in ((_S.DEAD_LETTER,) if retry is None else (_S.UNKNOWN_RETRY, _S.FAILED_RETRY))
+]
+_LOSABLE_NAMES = [
+    f"{status} {'without a policy' if retry is None else 'in its last attempt'}" for status, retry in _LOSABLE
 ]
 
 
@@ -203,7 +205,7 @@ class TransitionsMatrix(Suite):
             expected = InvalidTransitionError if status.holds_slot else StaleAttemptError
             assert [type(error) for error in caught.value.exceptions] == [expected]
 
-    @pytest.mark.parametrize("target", STATUSES, ids=str)
+    @cells("target", STATUSES, ids=str)
     @_each_status
     def test_update_job_status_is_refused_to_an_attempt_that_is_over(
         self, backend: Backend, status: JobStatus, target: JobStatus
@@ -218,7 +220,7 @@ class TransitionsMatrix(Suite):
             with refused(backend, StaleAttemptError):
                 backend.update_job_status("job", target, attempt=attempt)
 
-    @pytest.mark.parametrize("target", STATUSES, ids=str)
+    @cells("target", STATUSES, ids=str)
     @_each_status
     def test_update_job_status_walks_exactly_the_edges_of_the_table(
         self, backend: Backend, status: JobStatus, target: JobStatus
@@ -249,7 +251,7 @@ class TransitionsMatrix(Suite):
             with unchanged(backend):
                 assert backend.dequeue_jobs(WORKER, job_ids=["job"]) == []
 
-    @pytest.mark.parametrize("held", [True, False], ids=["held", "not held"])
+    @cells("held", [True, False], ids=["held", "not held"])
     @_each_status
     def test_a_restart_takes_exactly_held_jobs_that_stopped(
         self, backend: Backend, status: JobStatus, held: bool
@@ -278,8 +280,8 @@ class TransitionsMatrix(Suite):
                 answer = backend.cancel_jobs(job_ids=["job"])
             assert answer == ((["job"], []) if status is _S.CANCELLING else ([], ["job"]))
 
-    @pytest.mark.parametrize("verb", [Verb.UNRESPONSIVE, Verb.RESET, Verb.LOSE], ids=str)
-    @pytest.mark.parametrize(("status", "retry"), _LOSABLE)
+    @cells("verb", [Verb.UNRESPONSIVE, Verb.RESET, Verb.LOSE], ids=str)
+    @cells(("status", "retry"), _LOSABLE, ids=_LOSABLE_NAMES)
     def test_a_loss_moves_exactly_what_is_in_flight(
         self, backend: Backend, clock: ManualClock, status: JobStatus, verb: Verb, retry: RetryPolicy | None
     ) -> None:
