@@ -150,10 +150,10 @@ class Schemas:
 
     def open(self, name: str, **options: Any) -> Backend:
         """Open the store of a schema, on connections that earlier tests have left if there are any."""
-        from penstock.backends.postgres import store
+        from penstock.backends.postgres import runner
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(store, "Pool", partial(warm_pool(), self._left.setdefault(name, {})))
+            patch.setattr(runner, "Pool", partial(warm_pool(), self._left.setdefault(name, {})))
             return penstock.open_backend(self.url, schema=name, **options)
 
     def give_back(self, name: str, uses: int) -> None:
