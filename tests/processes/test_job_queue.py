@@ -893,3 +893,17 @@ def test_a_job_of_an_earlier_queue_can_be_deleted_unless_it_runs_there(registry)
         with pytest.raises(InvalidJobStateError, match="runs in another queue"):
             queue.delete_job(running.job_id, force=True)
         assert earlier.get_job_status(running.job_id).status is JobStatus.RUNNING
+
+
+@pytest.mark.requirement("P8", "P13")
+def test_no_snapshot_tells_an_end_before_it_is_one(tmp_path):
+    registry = JsonlRegistry(tmp_path / "registry.jsonl")
+    with JobQueue(registry) as queue:
+        for job in [new(Returning, value=number) for number in range(20)]:
+            queue.add_job(job)
+            queue.start_job(job.job_id)
+        for name in queue.get_jobs():
+            queue.wait_for_job(name, LONG)
+    running = [line for line in registry.path.read_text().splitlines() if '"status":1' in line]
+    assert running
+    assert not [line for line in running if "Completed" in line or '"progress":99' in line]

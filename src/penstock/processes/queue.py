@@ -527,6 +527,8 @@ def _not_running(job_id: JobId, entry: _Entry, verb: str) -> InvalidTransitionEr
 
 
 def _merged(entry: _Entry, now: Snapshot) -> JobRecord:
+    if now.status in FINAL:  # it has said how it ended, but is not gone: the end is told when it is
+        return entry.record
     return replace(
         entry.record,
         progress=min(99, now.progress),
