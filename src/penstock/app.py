@@ -88,7 +88,9 @@ class App:
         self._tasks: dict[str, Task[..., Any]] = {}
         self._schedules: dict[str, tuple[Periodic, Callable[..., Any]]] = {}
         #: What is around every handler, from the outermost to the innermost.
-        self.middlewares: tuple[Middleware, ...] = tuple(map(_checked_middleware, middleware))
+        self.middlewares: tuple[Middleware, ...] = tuple(
+            map(_checked_middleware, middleware if isinstance(middleware, tuple | list) else [middleware])
+        )
         self._lock = threading.Lock()
         self._client: QueueClient | None = None
         self._stand_in: Client | None = None

@@ -45,6 +45,12 @@ async def later(number: int) -> int:
 
 
 @app.job(retry=ONCE)
+def ask(path: str) -> None:
+    Path(path).write_text(str(os.getpid()))
+    app.handle("nobody").job()
+
+
+@app.job(retry=ONCE)
 def say_and_wait(path: str) -> None:
     sys.stdout.write("so far\n")
     sys.stdout.flush()

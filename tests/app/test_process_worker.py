@@ -282,7 +282,7 @@ def test_inside_a_process_jobs_are_submitted_spawned_awaited_and_cancelled_over_
         "unknown": ["JobNotFoundError", "job_not_found"],
         "failed": ["JobFailedError", "job_failed"],
         "arguments": ["InvalidArgumentError", "invalid_argument"],
-        "checkpoint": ["InvalidArgumentError", "invalid_argument"],
+        "checkpoint": ["PayloadTooLargeError", "payload_too_large"],
     }
 
 
@@ -599,6 +599,50 @@ def test_a_script_that_starts_its_worker_at_every_import_is_told_so(tmp_path):
     assert done.returncode == 1
     assert 'only under `if __name__ == "__main__":`' in done.stderr
     assert 'isolation="thread"' in done.stderr.splitlines()[-1]
+
+
+LARGE = """
+    import penstock
+
+    app = penstock.App(max_payload=16 * 1024 * 1024)
+    SIZE = 9_000_000
+
+    @app.job
+    def same(text: str) -> str:
+        return text
+
+    @app.job(retry=penstock.RetryPolicy(max_attempts=2, initial_delay=0))
+    def again(context: penstock.JobContext, text: str) -> int:
+        if context.attempt == 1:
+            context.save_checkpoint(text.encode())
+            raise ValueError("once more")
+        return len(context.checkpoint) + len(same.submit(text).result())
+
+    if __name__ == "__main__":
+        handle = again.submit("a" * SIZE)
+        penstock.Worker(app).run(until_idle=True)
+        assert handle.result(0) == 2 * SIZE
+"""
+
+
+def test_a_job_may_have_a_large_payload_and_a_large_result_and_checkpoint_too(tmp_path):
+    """G30: 16 MiB each."""
+    done = script(tmp_path, LARGE)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_fault_of_the_worker_leaves_no_process_of_the_job(app, tmp_path, monkeypatch, caplog):
+    def broken(*_arguments):
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("penstock.worker._processes.ProcessRunner._reply", broken)
+    note = tmp_path / "pid"
+    handle = jobs.ask.submit(str(note))
+    with working(app, isolation="process"):
+        job = handle.wait(PATIENCE)
+        assert is_gone(int(note.read_text()))
+    assert (job.status, job.error_code) == (JobStatus.DEAD_LETTER, "RuntimeError")
+    assert "could not be run" in caplog.text
 
 
 MAIN = """

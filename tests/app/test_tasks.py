@@ -395,7 +395,8 @@ def test_unknown_options_are_named(app):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"url": 3}, {"callbacks": "all"}, {"max_execution": 0}, {"middleware": [3]}]
+    "settings",
+    [{"url": 3}, {"callbacks": "all"}, {"max_execution": 0}, {"middleware": [3]}, {"middleware": 3}],
 )
 def test_wrong_settings_of_an_app_are_refused(settings):
     with pytest.raises(InvalidArgumentError):

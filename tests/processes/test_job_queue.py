@@ -877,3 +877,33 @@ def test_records_of_an_earlier_process_can_be_read(tmp_path):
             queue.add_job(Returning(old.job_id, {}))
         with pytest.raises(JobNotFoundError):
             queue.start_job(old.job_id)
+
+
+@pytest.mark.requirement("P12", "P14", "C42")
+def test_a_job_of_an_earlier_queue_can_be_deleted_unless_it_runs_there(registry):
+    with JobQueue(registry) as earlier, JobQueue(registry) as queue:
+        old = run(earlier, new(Returning, value=5))
+        queue.delete_job(old.job_id)
+        for call in (queue.get_job_status, queue.delete_job):
+            with pytest.raises(JobNotFoundError):
+                call(old.job_id)
+        running = new(Waiting)
+        earlier.add_job(running)
+        earlier.start_job(running.job_id)
+        with pytest.raises(InvalidJobStateError, match="runs in another queue"):
+            queue.delete_job(running.job_id, force=True)
+        assert earlier.get_job_status(running.job_id).status is JobStatus.RUNNING
+
+
+@pytest.mark.requirement("P8", "P13")
+def test_no_snapshot_tells_an_end_before_it_is_one(tmp_path):
+    registry = JsonlRegistry(tmp_path / "registry.jsonl")
+    with JobQueue(registry) as queue:
+        for job in [new(Returning, value=number) for number in range(20)]:
+            queue.add_job(job)
+            queue.start_job(job.job_id)
+        for name in queue.get_jobs():
+            queue.wait_for_job(name, LONG)
+    running = [line for line in registry.path.read_text().splitlines() if '"status":1' in line]
+    assert running
+    assert not [line for line in running if "Completed" in line or '"progress":99' in line]

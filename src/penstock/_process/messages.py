@@ -31,8 +31,8 @@ __all__ = [
     "frame",
 ]
 
-#: The largest payload of a job is 16 MiB; a message has one such field and little else.
-MAX_FRAME: Final = 17 * 1024 * 1024
+#: A job has a payload, a result and a checkpoint, each of 16 MiB at the most; a message has one job and little else.
+MAX_FRAME: Final = 49 * 1024 * 1024
 _LENGTH: Final = 4
 
 

@@ -119,10 +119,7 @@ class JobQueue:
         with self._lock:
             entry = self._entries.get(job_id)
             if entry is None:
-                record = self.registry.latest(job_id)
-                if record is None or record.description == DELETED:
-                    raise JobNotFoundError(job_id)
-                return record
+                return self._known(job_id)
             if entry.record.status is not JobStatus.RUNNING:
                 return entry.record
             return self._live(entry)
@@ -236,9 +233,18 @@ class JobQueue:
         self._await_end(entry, patience + 2 * STOP_SECONDS if terminate else patience)
 
     def delete_job(self, job_id: JobId, force: bool = False) -> None:
-        """Remove a job from the queue. One that runs is stopped first, or killed with `force`."""
+        """Remove a job from the queue. One that runs is stopped first, or killed with `force`.
+
+        One that only the registry knows, from an earlier process, is removed from there.
+
+        Raises:
+            InvalidJobStateError: it runs in another queue.
+        """
         with self._lock:
             self._check_open()
+            if job_id not in self._entries:
+                self._delete_record(job_id)
+                return
             entry = self._entry(job_id)
             process = entry.process
             is_running = entry.record.status is JobStatus.RUNNING and process is not None
@@ -252,6 +258,18 @@ class JobQueue:
             if self._entries.get(job_id) is entry:
                 self.registry.delete(replace(entry.record, updated_at=datetime.now(UTC)))
                 del self._entries[job_id]
+        self._log("deleted", job_id)
+
+    def _delete_record(self, job_id: JobId) -> None:
+        record = self._known(job_id)
+        if record.status is JobStatus.RUNNING:
+            raise InvalidTransitionError(
+                f"job {job_id} cannot be deleted here: it runs in another queue",
+                job_id=job_id,
+                status=record.status.name,
+                verb="delete",
+            )
+        self.registry.delete(replace(record, updated_at=datetime.now(UTC)))
         self._log("deleted", job_id)
 
     def suspend_job(self, job_id: JobId) -> None:
@@ -474,6 +492,13 @@ class JobQueue:
         if self._is_closed:
             raise QueueClosedError("the process queue is closed; make a new one")
 
+    def _known(self, job_id: JobId) -> JobRecord:
+        """Return what the registry knows of a job that is not in this queue."""
+        record = self.registry.latest(job_id)
+        if record is None or record.description == DELETED:
+            raise JobNotFoundError(job_id)
+        return record
+
     def _entry(self, job_id: JobId) -> _Entry:
         entry = self._entries.get(job_id)
         if entry is None:
@@ -502,6 +527,8 @@ def _not_running(job_id: JobId, entry: _Entry, verb: str) -> InvalidTransitionEr
 
 
 def _merged(entry: _Entry, now: Snapshot) -> JobRecord:
+    if now.status in FINAL:  # it has said how it ended, but is not gone: the end is told when it is
+        return entry.record
     return replace(
         entry.record,
         progress=min(99, now.progress),

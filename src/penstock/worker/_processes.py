@@ -150,18 +150,24 @@ class ProcessRunner:
             return Released(f"its process could not be started: {error}")
         run.interruptible(lambda: self._end(run, process))
         run.on_look = lambda: conversation.look(process)
-        while (request := conversation.inbox.get()) is not None:
-            if (
-                request is LOOK
-            ):  # here, because only one thread may store it: else what came last could come first
-                self._keep_output(run, conversation, process)
-            elif request is not TOLD:
-                process.send(Answer(request.number, protocol.encode(self._reply(run, request))))
-            elif self._is_quick(run, process):
-                self.leaving.add(run)
-                if conversation.leave(lambda: self._has_left(run, conversation, process)):
-                    return None
-                self.leaving.discard(run)
+        try:
+            while (request := conversation.inbox.get()) is not None:
+                if request is LOOK:
+                    # Here, because only one thread may store it: else what came last could come first.
+                    self._keep_output(run, conversation, process)
+                elif request is not TOLD:
+                    self._reply(run, request, process)
+                elif self._is_quick(run, process):
+                    self.leaving.add(run)
+                    if conversation.leave(lambda: self._has_left(run, conversation, process)):
+                        return None
+                    self.leaving.discard(run)
+        except (
+            BaseException
+        ):  # a fault of ours; whatever is reported of this attempt, its code must have ended
+            process.kill()
+            process.wait(CHECK_SECONDS)
+            raise
         return self._close(run, conversation, process)
 
     def _is_quick(self, run: Run, process: JobProcess) -> bool:
@@ -202,14 +208,16 @@ class ProcessRunner:
         grace = {Reason.DRAINED: AT_ONCE, Reason.LOST: SOON}.get(run.reason or Reason.LOST, self._grace)
         process.end(grace, reason=str(run.reason))
 
-    def _reply(self, run: Run, request: Request) -> protocol.Reply:
+    def _reply(self, run: Run, request: Request, process: JobProcess) -> None:
+        """Answer what a job asked."""
         try:
-            return protocol.Reply(self._answer(run, request.verb, request.body))
+            reply = protocol.Reply(self._answer(run, request.verb, request.body))
         except (PenstockError, TimeoutError) as error:
-            return protocol.reply_of(error)
+            reply = protocol.reply_of(error)
         except Exception as error:  # the job asked for something impossible; its process must hear of it
             logger.exception("a request of job %s failed", run.job.id)
-            return protocol.reply_of(error)
+            reply = protocol.reply_of(error)
+        process.send(Answer(request.number, protocol.encode(reply)))
 
     def _answer(self, run: Run, verb: str, body: bytes) -> bytes:
         client = self._client
@@ -223,7 +231,7 @@ class ProcessRunner:
                 run.save_checkpoint(body)
                 return b""
             case "get_job":
-                return protocol.encode(client.get_job(body.decode()))
+                return protocol.encode_job(client.get_job(body.decode()))
             case "get_output":
                 return client.queue.get_output(body.decode()).encode()
             case "cancel":
@@ -231,7 +239,8 @@ class ProcessRunner:
             case "wait":
                 wish = protocol.decode_wait(body)
                 try:
-                    return protocol.encode(client.wait(wish.job_id, min(wish.seconds, protocol.WAIT_SECONDS)))
+                    ended = client.wait(wish.job_id, min(wish.seconds, protocol.WAIT_SECONDS))
+                    return protocol.encode_job(ended)
                 except TimeoutError:
                     return b""
         raise InvalidArgumentError(f"a job cannot ask for {verb!r}", field="verb", value=verb)

@@ -23,6 +23,7 @@ __all__ = [
     "decode_submissions",
     "decode_wait",
     "encode",
+    "encode_job",
     "encode_order",
     "error_of",
     "reply_of",
@@ -72,10 +73,20 @@ def encode(value: Any) -> bytes:
 
 def encode_order(job: Job, seconds: float, max_payload: int, log_level: int = logging.WARNING) -> bytes:
     """Return what a job's process is started with."""
+    return _encoder.encode(Order(_portable(job), seconds, max_payload, log_level))
+
+
+def encode_job(job: Job) -> bytes:
+    """Return a job as an answer."""
+    return _encoder.encode(_portable(job))
+
+
+def _portable(job: Job) -> Job:
+    """Return a job that any process can read."""
     if job.retry is not None and job.retry.backoff not in _BUILT_IN_BACKOFFS:
         # A backoff of one's own is a name that the other process may not know; the policy is the worker's business.
-        job = msgspec.structs.replace(job, retry=None)
-    return _encoder.encode(Order(job, seconds, max_payload, log_level))
+        return msgspec.structs.replace(job, retry=None)
+    return job
 
 
 def _read(kind: type, value: Any) -> Any:
