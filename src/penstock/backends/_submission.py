@@ -159,7 +159,7 @@ class Submission:
                 holder = self._keys_taken.get(pair)
                 if holder is not None:
                     if self._skips_stored and holder in self._seen:
-                        reason = "its idempotency key stands twice in the batch"
+                        reason = f"its idempotency key {shown(job.idempotency_key)} stands twice in the batch"
                         raise JobExistsError(job.id, [(self._seen[job.id], job.id, reason)])
                     self._aliases[job.id] = holder
                     self._ids.append(holder)

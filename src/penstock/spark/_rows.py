@@ -92,7 +92,7 @@ def check_schema(schema: T.StructType, *, generates_ids: bool) -> None:
 def _word(kind: T.DataType) -> str:
     if isinstance(kind, _INTEGERS):
         return "integer"
-    if isinstance(kind, T.FloatType | T.DoubleType):
+    if isinstance(kind, T.FloatType | T.DoubleType | T.DecimalType):  # in SQL, 12.5 is a decimal
         return "double"
     if isinstance(kind, T.StructType | T.MapType):
         return "struct" if isinstance(kind, T.StructType) else "map"
@@ -186,6 +186,8 @@ def _values(name: str, column: pa.Array) -> Sequence[Any]:
     """Return a column as Python values, structs and maps as what JSON can hold."""
     if pa.types.is_timestamp(column.type):
         return column.cast(pa.int64()).to_pylist()  # Spark's years go further than Python's
+    if pa.types.is_decimal(column.type):
+        return column.cast(pa.float64()).to_pylist()
     values: list[Any] = column.to_pylist()
     if name == "payload" and pa.types.is_nested(column.type):
         plain = _converter(column.type)

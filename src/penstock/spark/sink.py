@@ -268,7 +268,7 @@ def _check_unique(jobs: Callable[[], Iterable[Job]]) -> None:
         for name in _names(job):
             if hash(name) in suspects:
                 if name in seen:
-                    what = "id" if len(name) == 1 else "idempotency key"
+                    what = "id" if len(name) == 1 else f"idempotency key {shown(job.idempotency_key)}"
                     failed.append((index, job.id, f"its {what} stands twice in the frame"))
                 seen.add(name)
     if failed:
