@@ -138,7 +138,7 @@ def _build(session: Any, folder: Path, condition: str, upto: int) -> float:
     start = time.perf_counter()
     work = Work(session, lake_folder, lake_folder.current())
     stage_events(work, session.read.parquet(str(folder / "journal")).where(condition))
-    derive(work, work.staged(EVENTS), None, lambda _: None)
+    derive(work, work.staged_paths(EVENTS), None, lambda _: None)
     work.commit({"bench": upto}, {})
     return time.perf_counter() - start
 

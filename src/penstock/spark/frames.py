@@ -6,6 +6,8 @@ A wave goes like this:
     run        payloads are parsed, `transform` is applied, its rows are collected: one Spark job
     report     a row completes its job, or fails it; a job without a row is failed; every report is fenced
 
+While Spark runs a wave, a thread claims the next one and reports the one before.
+
 If tasks fail, nobody knows which row it was. So the wave is halved and each half is run by itself, until the rows that
 are to blame are alone. If the transform itself is wrong, if its Spark job was cancelled, or if Spark or the store is in
 trouble, no row is to blame: the wave is released, and its attempts do not count.
@@ -22,9 +24,10 @@ import uuid
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import accumulate, islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 import pyarrow as pa
@@ -120,7 +123,8 @@ def run_frames(
         transform: from DataFrame to DataFrame. It may be called several times for one job.
         type: of the jobs.
         schema: of the payload, as DDL or StructType; none of its fields may be called `id`, `attempt`, `key` or `tags`.
-        max_jobs: in a wave; a wave also has at most 256 MB of payload, and one job of a key.
+        max_jobs: in a wave; a wave also has at most 256 MB of payload, and one job of a key. After a full wave the
+            next one is claimed while Spark works, unless both would have more than 256 MB.
         until_idle: return when no job of the type is ready, running or waiting for a retry; else go on for ever.
         max_seconds: no wave begins after so long.
 
@@ -135,8 +139,7 @@ def run_frames(
     place = Place.of(url)
     frames = _Frames(spark, transform, schema)
     began = time.monotonic()
-    with connect(place.address, create=False) as queue:
-        waves = _Waves(queue, frames, type, max_jobs)
+    with connect(place.address, create=False) as queue, _Waves(queue, frames, type, max_jobs) as waves:
         while limit is None or time.monotonic() - began < limit:
             if waves.run_one():
                 continue
@@ -179,7 +182,7 @@ class _TasksFailedError(Exception):
 
 
 class _Waves:
-    """Claims, runs and reports waves of one type."""
+    """Claims, runs and reports waves of one type: Spark is asked here, the store by a thread of its own."""
 
     def __init__(self, queue: Queue, frames: _Frames, type_: str, max_jobs: int) -> None:
         self._queue = queue
@@ -188,30 +191,71 @@ class _Waves:
         self._max_jobs = max_jobs
         self._assignee = f"frames:{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self._max_result = StoreOptions().max_payload
+        self._store = ThreadPoolExecutor(1, "penstock-frames")
+        self._ahead: Future[dict[str, Job]] | None = None
+        self._reports: list[tuple[dict[str, Job], Future[None]]] = []
         self.counts: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._store:
+            ahead, self._ahead = self._ahead, None
+            if ahead is not None and ahead.exception() is None:
+                self._release(ahead.result())
+            try:
+                self._settle()
+            except PenstockError as error:
+                if kind is None:
+                    raise
+                logger.warning("jobs could not be reported: %s", error)
 
     def run_one(self) -> bool:
         """Run one wave; return whether there was anything to do."""
-        held: dict[str, Job] = {}
+        ahead, self._ahead = self._ahead, None
+        held = (ahead or self._store.submit(self._claim, _MOST_PAYLOAD)).result()
         try:
-            for jobs in self._claimed():
-                held.update((job.id, job) for job in jobs)
             if not held:
+                self._settle()
                 return False
+            room = _MOST_PAYLOAD - sum(len(job.payload) for job in held.values())
+            if len(held) == self._max_jobs and room >= _MOST_PAYLOAD // 2:
+                self._ahead = self._store.submit(self._claim, room)
             self.counts["waves"] += 1
             self._work(held)
         except BaseException:
-            self._release(held)
+            self._reports.append((held, self._store.submit(self._release, held)))
             raise
         return True
+
+    def _settle(self) -> None:
+        """Wait until everything is reported; what could not be is released."""
+        reports, self._reports = self._reports, []
+        errors = [error for _, future in reports if (error := future.exception()) is not None]
+        if errors:
+            for held, _ in reports:
+                self._release(held)
+            raise errors[0]
 
     def wait(self) -> None:
         """Wait until a job may have become ready."""
         due = self._queue.backend.next_due()
         threading.Event().wait(_LOOK_SECONDS if due is None else min(max(due, 0.01), _LOOK_SECONDS))
 
-    def _claimed(self) -> Iterator[list[Job]]:
-        left, room = self._max_jobs, _MOST_PAYLOAD
+    def _claim(self, room: int) -> dict[str, Job]:
+        """Return the jobs of the next wave."""
+        held: dict[str, Job] = {}
+        try:
+            for jobs in self._claimed(room):
+                held.update((job.id, job) for job in jobs)
+        except BaseException:
+            self._release(held)
+            raise
+        return held
+
+    def _claimed(self, room: int) -> Iterator[list[Job]]:
+        left = self._max_jobs
         size = self._max_result  # what a payload may have; known better after the first look
         while left > 0 and room > 0:
             wanted = min(left, _CHUNK, max(1, room // size))
@@ -227,7 +271,7 @@ class _Waves:
             size = min(self._max_result, max(1024, 4 * max(len(job.payload) for job in jobs)))
 
     def _work(self, held: dict[str, Job]) -> None:
-        """Run a wave, in halves if need be. What is reported is no longer held."""
+        """Run a wave, in halves if need be, and have it reported. What is reported is no longer held."""
         batches = deque([list(held.values())])
         tries = 0
         while batches:
@@ -236,19 +280,19 @@ class _Waves:
                 why = (
                     f"the batch failed and was halved {_MOST_SUB_BATCHES} times; this job may not be to blame"
                 )
-                self._report(held, {}, {job.id: Failure(message=why) for job in batch})
+                self._later(held, {}, {job.id: Failure(message=why) for job in batch})
                 continue
             tries += 1
             try:
                 rows, repeated = self._frames.run(batch)
             except _TasksFailedError as error:
                 if len(batch) == 1:
-                    self._report(held, {}, {batch[0].id: Failure(message=str(error))})
+                    self._later(held, {}, {batch[0].id: Failure(message=str(error))})
                 else:
                     half = len(batch) // 2
                     batches += (batch[:half], batch[half:])
                 continue
-            self._report(held, *self._judged(batch, rows, repeated))
+            self._later(held, *self._judged(batch, rows, repeated))
 
     def _judged(
         self, batch: Sequence[Job], rows: Mapping[str, _Row], repeated: set[str]
@@ -272,6 +316,18 @@ class _Waves:
             else:
                 done[job.id] = row.result
         return done, failed
+
+    def _later(
+        self, held: dict[str, Job], done: Mapping[str, bytes | None], failed: Mapping[str, Failure]
+    ) -> None:
+        """Have jobs reported. An error of an earlier report is raised here, or at the end."""
+        under_way = []
+        for each in self._reports:
+            if each[1].done():
+                each[1].result()
+            else:
+                under_way.append(each)
+        self._reports = [*under_way, (held, self._store.submit(self._report, held, done, failed))]
 
     def _report(
         self, held: dict[str, Job], done: Mapping[str, bytes | None], failed: Mapping[str, Failure]

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from penstock.errors import BackendError, InvalidArgumentError, shown
 from penstock.spark._places import Place
@@ -208,7 +207,10 @@ class _Runner:
         rows = before.rows("events")
         with _store_errors():
             derive(
-                work, work.now(EVENTS), self._sink, lambda step: self._progress(SyncProgress(step, 0, rows))
+                work,
+                work.paths_now(EVENTS),
+                self._sink,
+                lambda step: self._progress(SyncProgress(step, 0, rows)),
             )
         work.commit({}, {})
 
@@ -234,10 +236,9 @@ class _Runner:
         with _store_errors():
             rows = reduce(DataFrame.unionByName, [self._read(stretch) for stretch in stretches])
             stage_events(work, rows)
-            new = work.staged(EVENTS)
             if self._sink is not None:
-                self._sink("events", new, work.number)
-            counts = derive(work, new, self._sink, step)
+                self._sink("events", work.staged(EVENTS), work.number)
+            counts = derive(work, work.staged_paths(EVENTS), self._sink, step)
         step("commit")
         offsets = {each.survey.source: each.upto for each in stretches}
         hidden = {}
@@ -253,7 +254,7 @@ class _Runner:
     def _read(self, stretch: _Stretch) -> DataFrame:
         place = stretch.survey.place
         journal = self._spark.read.format("penstock").option("url", place.address).load()
-        return journal.where((F.col("seq") > stretch.after) & (F.col("seq") <= stretch.upto))
+        return journal.where(f"seq > {stretch.after} AND seq <= {stretch.upto}")
 
     def _register(self, survey: Survey, manifest: Manifest, consumer: str) -> None:
         offset = manifest.offsets.get(survey.source, 0)

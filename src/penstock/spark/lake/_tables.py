@@ -7,22 +7,23 @@ what has not, so that jobs that end are moved, and those that ended long ago sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import reduce
-from operator import or_
-from typing import Final, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Final, TypeAlias
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock.job import FINAL
 from penstock.spark._settings import temporarily
+from penstock.spark.lake._batch import Batch, Named, look_into
+from penstock.spark.lake._lookup import MOST_ROWS, distinct, files_with, jobs_of, rows_with
 from penstock.spark.lake._manifest import LakeFile
 from penstock.spark.lake._work import FILE, STAGING, Work
 from penstock.spark.tables import ATTEMPTS, EVENTS, FLOWS, HOURLY, JOBS
-from penstock.spark.transforms._rows import HISTORY, is_amendment, is_final
+from penstock.spark.transforms._rows import AMENDMENT, HISTORY
 from penstock.spark.transforms.attempts import attempts, plain_attempts
 from penstock.spark.transforms.flows import FLOW_FACTS, flows
 from penstock.spark.transforms.hourly import hourly
@@ -43,57 +44,42 @@ _JOB_PART: Final = (
     f"CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN status IN ({_FINALS}) THEN 'ended' ELSE 'open' END"
 )
 _ID: Final = ["source", "job_id"]
-#: Journal rows up to which a batch is small.
-_SMALL_BATCH: Final = 200_000
-# A small batch takes some thirty small queries. Adaptive planning, which pays off for large ones, makes several jobs of
-# each.
-_FOR_SMALL: Final = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "2"}
+# A small batch takes a dozen small queries. What pays off for large ones takes most of their time: adaptive planning
+# makes several jobs of each, and code that is made for one query is compiled, and never gets warm.
+_FOR_SMALL: Final = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 _TREE: Final = ("source", "flow_id", "history")
 
 
-class _Facts(NamedTuple):
-    """What a batch holds, asked once, so that what it does not hold costs nothing."""
-
-    counts: dict[str, int]
-    first_hour: dict[str, int]  # in microseconds
-    amendments: int
-    from_final: int
-    dependent: int
-
-    @property
-    def rows(self) -> int:
-        return sum(self.counts.values())
-
-    @property
-    def is_small(self) -> bool:
-        return self.rows <= _SMALL_BATCH
-
-
-def derive(work: Work, new: DataFrame, sink: Sink | None, step: Callable[[str], None]) -> dict[str, int]:
-    """Bring every table but `events` up to date with new journal rows; return how many each source has."""
-    facts = _facts(new)
-    if not facts.rows:
-        return facts.counts
-    with temporarily(work.spark, STAGING | (_FOR_SMALL if facts.is_small else {})):
+def derive(
+    work: Work, paths: Sequence[Path], sink: Sink | None, step: Callable[[str], None]
+) -> dict[str, int]:
+    """Bring every table but `events` up to date with the journal rows in some files; return how many each source has."""
+    batch = look_into(paths)
+    if not batch.rows:
+        return batch.counts
+    with temporarily(work.spark, STAGING | (_FOR_SMALL if batch.is_small else {})):
         try:
-            _derive(work, new, facts, sink, step)
+            _derive(work, work.frame(EVENTS, paths), batch, sink, step)
         finally:
             work.let_go()
-    return facts.counts
+    return batch.counts
 
 
-def _derive(
-    work: Work, new: DataFrame, facts: _Facts, sink: Sink | None, step: Callable[[str], None]
-) -> None:
+def _derive(work: Work, new: DataFrame, batch: Batch, sink: Sink | None, step: Callable[[str], None]) -> None:
     step("jobs")
-    changed: dict[str, DataFrame | None] = {"jobs": _update_jobs(work, new, facts)}
+    changed: dict[str, DataFrame | None] = {"jobs": _update_jobs(work, new, batch)}
     # The trees need nothing of the two others: while Spark plans the one it works on the other.
     with ThreadPoolExecutor(1, "penstock-flows") as beside:
-        trees = beside.submit(_update_flows, work, new, facts)
+        trees = beside.submit(_update_flows, work, new, batch)
         step("attempts")
-        changed["attempts"], floors = _update_attempts(work, new, facts)
+        changed["attempts"], floors = _update_attempts(work, new, batch)
         step("hourly")
-        changed["hourly"] = _update_hourly(work, floors, facts)
+        changed["hourly"] = _update_hourly(work, floors, batch)
         step("flows")
         changed["flows"] = trees.result()
     if sink is not None:
@@ -112,117 +98,65 @@ def stage_events(work: Work, rows: DataFrame) -> None:
         work.stage(EVENTS, rows, _DAY_OF["events"])
 
 
-def _facts(new: DataFrame) -> _Facts:
-    hour = F.unix_micros(F.date_trunc("hour", F.min("recorded_at")))
-    dependent = (F.size("after") > 0) | (F.size("after_any") > 0)
-    found = (
-        new.groupBy("source")
-        .agg(
-            F.count("*").alias("rows"),
-            hour.alias("hour"),
-            F.count(F.when(is_amendment(), 1)).alias("amendments"),
-            F.count(F.when(is_final("from_status"), 1)).alias("from_final"),
-            F.count(F.when(dependent, 1)).alias("dependent"),
-        )
-        .collect()
-    )
-
-    def total(name: str) -> int:
-        return sum(int(row[name]) for row in found)
-
-    return _Facts(
-        {row["source"]: int(row["rows"]) for row in found},
-        {row["source"]: row["hour"] for row in found},
-        total("amendments"),
-        total("from_final"),
-        total("dependent"),
-    )
-
-
 # -- jobs ---------------------------------------------------------------------------------------------------------
 
 
-def _update_jobs(work: Work, new: DataFrame, facts: _Facts) -> DataFrame:
-    found = _known_jobs(work, new, facts)
-    if found is None:
-        folded = latest(new)
-        work.stage(JOBS, folded, _JOB_PART, about=folded_rows(facts))
-        return folded
-    known, touched = work.keep(found[0]), found[1]
-    folded = latest(new, known)
-    spoken_of = _hinted(known.select(*HISTORY), facts)
-    others = work.read(JOBS, touched).join(spoken_of, [*HISTORY], "left_anti")
-    about = folded_rows(facts) + sum(file.rows for file in touched)
-    work.stage(JOBS, folded.unionByName(others), _JOB_PART, about=about)
-    work.replace(JOBS, touched)
-    return folded
-
-
-def folded_rows(facts: _Facts) -> int:
-    """Return about how many jobs a batch speaks of."""
-    return facts.rows // 3 + 1
-
-
-def _known_jobs(work: Work, new: DataFrame, facts: _Facts) -> tuple[DataFrame, list[LakeFile]] | None:
-    """Return what the lake has of the jobs that the batch speaks of, and the files they lie in; None for nothing.
+def _update_jobs(work: Work, new: DataFrame, batch: Batch) -> DataFrame:
+    """Fold the batch into what the lake has of its jobs.
 
     A job that is open may be spoken of by any row; one that has ended by rows that start from a final status; one that
     was removed only by the first row of the next job of its id.
     """
-    sought: dict[str, DataFrame] = {}
-    lookups = (
-        ("open", None),
-        ("ended", is_final("from_status") if facts.from_final else None),
-        ("removed", F.col("n") == 1),
-    )
-    for part, condition in lookups:
-        files = work.files(JOBS, [part])
-        if not files or (part == "ended" and condition is None):
-            continue
-        sought[part] = (new if condition is None else new.where(condition)).select(*_ID).distinct()
-    if not sought:
-        return None
-    # First only where they are, for which two columns are enough; then whole, from the few files that have them.
-    places = [
-        work.read(JOBS, work.files(JOBS, [part]), with_file=True).join(ids, _ID, "left_semi").select(FILE)
-        for part, ids in sought.items()
-    ]
-    named = reduce(DataFrame.unionByName, places).distinct().collect()
-    touched = work.files_of(JOBS, [row[FILE] for row in named])
-    found = [
-        work.read(JOBS, [file for file in touched if file.part == part]).join(ids, _ID, "left_semi")
-        for part, ids in sought.items()
-    ]
-    return reduce(DataFrame.unionByName, found), touched
+    parts = ("open", "ended", "removed") if batch.from_final else ("open", "removed")
+    files = work.files(JOBS, parts)
+    if not files:
+        folded = latest(new)
+        work.stage(JOBS, folded, _JOB_PART, about=batch.about)
+    elif batch.named is not None and sum(file.rows for file in files) <= MOST_ROWS:
+        touched = work.files_at(JOBS, files_with(work.paths(files), batch.named.jobs))
+        known = [work.take_out(JOBS, file, batch.named.jobs) for file in touched]
+        folded = latest(new, work.local(JOBS, known) if known else None)
+        work.stage(JOBS, folded, _JOB_PART, about=batch.about)
+    else:
+        ids = _hinted(new.select(*_ID).distinct(), batch)
+        # First only where they are, for which two columns are enough; then whole, from the few files that have them.
+        named = work.read(JOBS, files, with_file=True).join(ids, _ID, "left_semi").select(FILE).distinct()
+        touched = work.files_of(JOBS, [row[FILE] for row in named.collect()])
+        rows = work.read(JOBS, touched)
+        folded = latest(new, rows.join(ids, _ID, "left_semi"))
+        about = batch.about + sum(file.rows for file in touched)
+        work.stage(JOBS, folded.union(rows.join(ids, _ID, "left_anti")), _JOB_PART, about=about)
+        work.replace(JOBS, touched)
+    return folded
 
 
 # -- attempts -----------------------------------------------------------------------------------------------------
 
 
-def _update_attempts(work: Work, new: DataFrame, facts: _Facts) -> tuple[DataFrame, dict[str, int]]:
+def _update_attempts(work: Work, new: DataFrame, batch: Batch) -> tuple[DataFrame, dict[str, int]]:
     """Stage the attempts; return those that changed, and for each store the first hour in which something did."""
-    floors = dict(facts.first_hour)
+    floors = dict(batch.first_hour)
     highest = work.staged_max(JOBS, "history")
     is_reused = highest is None or highest > 1
-    histories = work.staged(JOBS).where(F.col("history") > 1).select(*HISTORY, "first_seq")
     known: DataFrame | None = None
     touched = []
-    if facts.amendments and work.files(ATTEMPTS):
+    if batch.amendments and work.files(ATTEMPTS):
         known = work.keep(_amended(work, new))
         touched = work.files_of(ATTEMPTS, [row[FILE] for row in known.select(FILE).distinct().collect()])
-        hour = F.unix_micros(F.date_trunc("hour", F.min("ended_at"))).alias("hour")
-        for row in known.groupBy("source").agg(hour).collect():
+        hour = "unix_micros(date_trunc('hour', min(ended_at))) AS hour"
+        for row in known.groupBy("source").agg(F.expr(hour)).collect():
             floors[row["source"]] = min(floors[row["source"]], row["hour"])
-    if is_reused or facts.amendments:
+    if is_reused or batch.amendments:
+        histories = work.staged(JOBS).where("history > 1").select(*HISTORY, "first_seq")
         changed = attempts(new, histories, None if known is None else known.drop(FILE))
     else:
         changed = plain_attempts(new)
     rows = changed
     if known is not None:
         keys = [*HISTORY, "attempt"]
-        amended = _hinted(known.select(*keys), facts)
+        amended = _hinted(known.select(*keys), batch)
         rows = rows.unionByName(work.read(ATTEMPTS, touched).join(amended, keys, "left_anti"))
-    about = folded_rows(facts) + sum(file.rows for file in touched)
+    about = batch.about + sum(file.rows for file in touched)
     work.stage(ATTEMPTS, rows, _DAY_OF["attempts"], about=about)
     work.replace(ATTEMPTS, touched)
     return changed, floors
@@ -231,17 +165,17 @@ def _update_attempts(work: Work, new: DataFrame, facts: _Facts) -> tuple[DataFra
 def _amended(work: Work, new: DataFrame) -> DataFrame:
     """Return the attempts in the lake that late reports of the batch speak of."""
     keys = [*_ID, "attempt"]
-    late = new.where(is_amendment()).select(*keys).distinct()
+    late = new.where(AMENDMENT).select(*keys).distinct()
     found = work.read(ATTEMPTS, work.files(ATTEMPTS), with_file=True).join(late, keys, "left_semi")
     # Of an id that was used again only the last job can be spoken of.
-    newest = found.groupBy(*_ID).agg(F.max("history").alias("history"))
+    newest = found.groupBy(*_ID).agg(F.expr("max(history) AS history"))
     return found.join(newest, [*_ID, "history"], "left_semi")
 
 
 # -- hourly -------------------------------------------------------------------------------------------------------
 
 
-def _update_hourly(work: Work, floors: dict[str, int], facts: _Facts) -> DataFrame:
+def _update_hourly(work: Work, floors: dict[str, int], batch: Batch) -> DataFrame:
     first_day = datetime.fromtimestamp(min(floors.values()) // 1_000_000, UTC).date().isoformat()
     days = _days(work, first_day)
     changed = hourly(
@@ -252,8 +186,8 @@ def _update_hourly(work: Work, floors: dict[str, int], facts: _Facts) -> DataFra
     old = [file for file in work.files(HOURLY) if file.part >= first_day]
     rows = changed
     if old:
-        rows = rows.unionByName(work.read(HOURLY, old).where(~_since("hour", floors)))
-    work.stage(HOURLY, rows, _DAY_OF["hourly"], about=folded_rows(facts))
+        rows = rows.unionByName(work.read(HOURLY, old).where(f"NOT {_since('hour', floors)}"))
+    work.stage(HOURLY, rows, _DAY_OF["hourly"], about=batch.about)
     work.replace(HOURLY, old)
     return changed
 
@@ -265,12 +199,16 @@ def _days(work: Work, first: str) -> list[str]:
     )
 
 
-def _since(column: str, floors: dict[str, int]) -> Column:
+def _since(column: str, floors: dict[str, int]) -> str:
     each = (
-        (F.col("source") == source) & (F.col(column) >= F.timestamp_micros(F.lit(floor)))
+        f"source = {_quoted(source)} AND {column} >= timestamp_micros({floor})"
         for source, floor in floors.items()
     )
-    return reduce(or_, each)
+    return f"({' OR '.join(each)})"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _backlogs(work: Work, floors: dict[str, int]) -> DataFrame | None:
@@ -278,58 +216,70 @@ def _backlogs(work: Work, floors: dict[str, int]) -> DataFrame | None:
     files = work.files(HOURLY)
     if not files:
         return None
+    sources = ", ".join(map(_quoted, floors))
     earlier = work.read(HOURLY, files).where(
-        F.col("source").isin(list(floors)) & F.col("worker").isNull() & ~_since("hour", floors)
+        f"source IN ({sources}) AND worker IS NULL AND NOT {_since('hour', floors)}"
     )
-    return earlier.groupBy("source", "type").agg(F.max_by("backlog", "hour").alias("backlog"))
+    return earlier.groupBy("source", "type").agg(F.expr("max_by(backlog, hour) AS backlog"))
 
 
 # -- flows --------------------------------------------------------------------------------------------------------
 
 
-def _update_flows(work: Work, new: DataFrame, facts: _Facts) -> DataFrame | None:
+def _update_flows(work: Work, new: DataFrame, batch: Batch) -> DataFrame | None:
     """Make the trees again that have a job of the batch.
 
     A tree holds everything that its last job waits for, directly or not. So what a new job waits for is in no tree, or
     in one with all that it waits for itself: to know which jobs belong together, no tree need be walked.
     """
-    spoken_of = new.select(*_ID)
-    scopes: list[DataFrame] = []
-    if facts.dependent:
-        both = F.concat(
-            *(F.coalesce(name, F.array().cast("array<string>")) for name in ("after", "after_any"))
-        )
-        edges = new.where(F.col("n") == 1).select(*_ID, F.explode(both).alias("on_id"))
-        awaited = edges.select("source", F.col("on_id").alias("job_id"))
-        scopes = [edges.select(*_ID), awaited]
-        spoken_of = spoken_of.unionByName(awaited)
-    old: list[LakeFile] = []
-    trees: DataFrame | None = None
     files = work.files(FLOWS)
-    if files:
-        members = work.read(FLOWS, files, with_file=True).select(
-            *_TREE, "job_ids", FILE, F.explode("job_ids").alias("job_id")
-        )
-        trees = (
-            members.join(spoken_of.distinct(), _ID, "left_semi").dropDuplicates([*_TREE]).localCheckpoint()
-        )
-        old = work.files_of(FLOWS, [row[FILE] for row in trees.select(FILE).distinct().collect()])
-        scopes.append(trees.select("source", F.explode("job_ids").alias("job_id")))
-    if not (old or facts.dependent):
+    if not (files or batch.dependent):
         return None
-    scope = _hinted(reduce(DataFrame.unionByName, scopes).distinct(), facts)
+    if batch.named is not None and work.rows_now(JOBS) <= MOST_ROWS:
+        return _update_few_flows(work, batch.named, files, batch)
+    waiting, awaited = _dependent(new)
+    trees = (
+        work.read(FLOWS, files, with_file=True)
+        .selectExpr(*_TREE, "job_ids", FILE, "explode(job_ids) AS job_id")
+        .join(new.select(*_ID).union(awaited).distinct(), _ID, "left_semi")
+        .dropDuplicates([*_TREE])
+        .localCheckpoint()
+    )
+    old = work.files_of(FLOWS, [row[FILE] for row in trees.select(FILE).distinct().collect()])
+    if not (old or batch.dependent):
+        return None
+    scope = waiting.union(awaited).union(trees.selectExpr("source", "explode(job_ids) AS job_id")).distinct()
     # The walk reads them several times, the table is read once.
-    related = work.now(JOBS).select(*FLOW_FACTS).join(scope, _ID, "left_semi").localCheckpoint()
-    changed = flows(related)
-    rows = changed
-    if old and trees is not None:
-        others = work.read(FLOWS, old).join(trees.select(*_TREE), [*_TREE], "left_anti")
-        rows = rows.unionByName(others)
-    work.stage(FLOWS, rows, about=sum(file.rows for file in old) + folded_rows(facts))
+    related = work.now(JOBS).select(*FLOW_FACTS).join(_hinted(scope, batch), _ID, "left_semi")
+    changed = flows(related.localCheckpoint())
+    others = work.read(FLOWS, old).join(trees.select(*_TREE), [*_TREE], "left_anti")
+    work.stage(FLOWS, changed.union(others), about=sum(file.rows for file in old) + batch.about)
     work.replace(FLOWS, old)
     return changed
 
 
-def _hinted(rows: DataFrame, facts: _Facts) -> DataFrame:
+def _update_few_flows(work: Work, named: Named, files: list[LakeFile], batch: Batch) -> DataFrame | None:
+    spoken_of = distinct([named.jobs, named.awaited])
+    found = rows_with(work.paths(files), [*_TREE, "job_ids"], spoken_of, listed="job_ids")
+    trees = [rows for _, rows in found]
+    scope = distinct([named.waiting, named.awaited, *map(jobs_of, trees)])
+    related = [rows for _, rows in rows_with(work.paths_now(JOBS), FLOW_FACTS, scope)]
+    if not related:
+        return None
+    changed = flows(work.local(JOBS, related))
+    work.stage(FLOWS, changed, about=batch.about)
+    for file, rows in zip(work.files_at(FLOWS, [path for path, _ in found]), trees, strict=True):
+        work.take_out(FLOWS, file, rows.select([*_TREE]))
+    return changed
+
+
+def _dependent(new: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Return `source, job_id` of the new jobs that wait for others, and of those others."""
+    both = ", ".join(f"coalesce({name}, CAST(array() AS array<string>))" for name in ("after", "after_any"))
+    edges = new.where("n = 1").selectExpr(*_ID, f"explode(concat({both})) AS on_id")
+    return edges.select(*_ID), edges.selectExpr("source", "on_id AS job_id")
+
+
+def _hinted(rows: DataFrame, batch: Batch) -> DataFrame:
     """Return rows that a small batch speaks of, with the hint that they are few: what they are joined to stays put."""
-    return F.broadcast(rows) if facts.is_small else rows
+    return F.broadcast(rows) if batch.is_small else rows

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from penstock.spark.lake._lookup import take_out
 from penstock.spark.lake._manifest import LakeFile, LakeFolder, Manifest, Staged
 from penstock.spark.tables import LAKE_TABLES, LakeTable
 
@@ -24,8 +26,15 @@ __all__ = ["FILE", "STAGING", "Work"]
 FILE: Final = "_file"
 #: The column by which a table's rows are put into files: the day, or a part of the table.
 _PART: Final = "_part"
-#: Settings under which a batch is staged: times as every reader understands them; Spark's own default is its own old way.
-STAGING: Final = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+#: Settings under which a batch is staged.
+STAGING: Final = {
+    # Days and hours are those of UTC, wherever the session stands.
+    "spark.sql.session.timeZone": "UTC",
+    # Times as every reader understands them; Spark's own default is its own old way.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Files are on a disk: to look at some hundred of them takes no Spark job.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+}
 _ROWS_PER_FILE: Final = 500_000
 # Jobs that have ended change now and then, and a file with one that does is written again: so their files are small, and
 # sorted by age, because what changes is young as a rule.
@@ -64,28 +73,53 @@ class Work:
 
     def read(self, table: LakeTable, files: Iterable[LakeFile], *, with_file: bool = False) -> DataFrame:
         """Return the rows of some files, in the columns of their table."""
-        paths = [str(self.folder.location(self.before, file)) for file in files]
-        return self._frame(table, paths, with_file=with_file)
+        return self.frame(table, self.paths(files), with_file=with_file)
+
+    def paths(self, files: Iterable[LakeFile]) -> list[Path]:
+        """Return where files of the lake lie now."""
+        return [self.folder.location(self.before, file) for file in files]
 
     def staged(self, table: LakeTable) -> DataFrame:
         """Return the rows that this batch has staged for a table so far."""
-        return self._frame(table, [str(each.staged) for each in self._added[table.name]])
+        return self.frame(table, self.staged_paths(table))
+
+    def staged_paths(self, table: LakeTable) -> list[Path]:
+        """Return the files that this batch has staged for a table so far."""
+        return [each.staged for each in self._added[table.name]]
 
     def now(self, table: LakeTable, parts: Iterable[str] | None = None) -> DataFrame:
         """Return a table as this batch will leave it."""
-        wanted = None if parts is None else set(parts)
-        paths = [str(self.folder.location(self.before, file)) for file in self.files(table, wanted)]
-        paths += [
-            str(each.staged) for each in self._added[table.name] if wanted is None or each.file.part in wanted
-        ]
-        return self._frame(table, paths)
+        return self.frame(table, self.paths_now(table, parts))
 
-    def _frame(self, table: LakeTable, paths: list[str], *, with_file: bool = False) -> DataFrame:
+    def paths_now(self, table: LakeTable, parts: Iterable[str] | None = None) -> list[Path]:
+        """Return the files of a table as this batch will leave it."""
+        wanted = None if parts is None else set(parts)
+        return self.paths(self.files(table, wanted)) + [
+            each.staged for each in self._added[table.name] if wanted is None or each.file.part in wanted
+        ]
+
+    def rows_now(self, table: LakeTable) -> int:
+        """Return how many rows a table will have."""
+        kept = sum(file.rows for file in self.files(table))
+        return kept + sum(each.file.rows for each in self._added[table.name])
+
+    def frame(self, table: LakeTable, paths: Sequence[Path], *, with_file: bool = False) -> DataFrame:
+        """Return the rows of files by their paths."""
         if not paths:
             empty = self.spark.createDataFrame([], table.struct())
             return empty.withColumn(FILE, F.lit("")) if with_file else empty
-        frame = self.spark.read.schema(table.struct()).parquet(*paths)
+        frame = self.spark.read.schema(table.ddl).parquet(*map(str, paths))
         return frame.selectExpr("*", f"_metadata.file_path AS {FILE}") if with_file else frame
+
+    def local(self, table: LakeTable, pieces: Sequence[pa.Table]) -> DataFrame:
+        """Return rows that were taken from files of a table as a frame."""
+        names = set(pieces[0].column_names)
+        # Files may differ in what cannot be null, which depends on the plan that wrote them.
+        whole = to_arrow_schema(table.struct(), timezone="UTC")
+        schema = pa.schema([field for field in whole if field.name in names])
+        return self.spark.createDataFrame(
+            pa.concat_tables([piece.select(schema.names).cast(schema) for piece in pieces])
+        )
 
     def keep(self, rows: DataFrame) -> DataFrame:
         """Return rows that are worked out once, until `let_go` is called."""
@@ -131,6 +165,18 @@ class Work:
                 file = LakeFile(self._place(table, part), rows, part, path.stat().st_size)
                 self._added[table.name].append(Staged(path, file))
 
+    def take_out(self, table: LakeTable, file: LakeFile, keys: pa.Table) -> pa.Table:
+        """Return the rows of a file that have one of the keys; the file stays without them."""
+        path = self.folder.new_staging(self.number, table.name).with_suffix(".parquet")
+        taken, left = take_out(self.folder.location(self.before, file), keys, path)
+        if taken.num_rows:
+            self.replace(table, [file])
+            if left:
+                self._added[table.name].append(
+                    Staged(path, LakeFile(self._place(table, file.part), left, file.part))
+                )
+        return taken
+
     def _place(self, table: LakeTable, part: str) -> str:
         name = f"{self.number:09d}-{len(self._added[table.name]):04d}.parquet"
         if table.by_day:
@@ -143,8 +189,12 @@ class Work:
 
     def files_of(self, table: LakeTable, uris: Iterable[str]) -> list[LakeFile]:
         """Return the files of a table that Spark names by their addresses."""
-        known = {str(self.folder.location(self.before, file)): file for file in self.files(table)}
-        return [known[unquote(urlsplit(uri).path)] for uri in uris]
+        return self.files_at(table, [Path(unquote(urlsplit(uri).path)) for uri in uris])
+
+    def files_at(self, table: LakeTable, paths: Iterable[Path]) -> list[LakeFile]:
+        """Return the files of a table by where they lie."""
+        known = {self.folder.location(self.before, file): file for file in self.files(table)}
+        return [known[path] for path in paths]
 
     def compact(self, table: LakeTable, part: str | None) -> None:
         """Put the small files of each part of a table together if they have become many."""

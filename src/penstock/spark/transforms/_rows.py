@@ -1,4 +1,8 @@
-"""What a journal row means, as column expressions. Every status and verb comes from the one table of moves."""
+"""What a journal row means, as expressions. Every status and verb comes from the one table of moves.
+
+The transforms are made of texts: a column made of functions is a call into the JVM for each of them, a text is one call,
+and a batch asks such things dozens of times.
+"""
 
 from __future__ import annotations
 
@@ -29,36 +33,51 @@ REPORTS: Final = (
 HISTORY: Final = ("source", "job_id", "history")
 
 
+def among_text(column: str, values: Iterable[str]) -> str:
+    """Whether a column holds one of these; false, not null, where it holds nothing."""
+    texts = ", ".join(f"'{value}'" for value in sorted(map(str, values)))
+    return f"coalesce({column} IN ({texts}), false)"
+
+
+def waiting(column: str = "status") -> str:
+    return among_text(column, ELIGIBLE)
+
+
+def in_flight(column: str = "status") -> str:
+    return among_text(column, IN_FLIGHT)
+
+
+def final(column: str = "status") -> str:
+    return among_text(column, FINAL)
+
+
+#: Whether the row ends the hold of an attempt.
+END_OF_ATTEMPT: Final = f"({in_flight('from_status')} AND NOT {in_flight()})"
+#: Whether the row tells what became of an attempt that was given up before.
+AMENDMENT: Final = f"({among_text('from_status', UNKNOWN)} AND {among_text('verb', REPORTS)})"
+
+
+def seconds_between(begin: str, end: str) -> str:
+    """Return the time between two moments, null if one is unknown; never negative, though a clock may be set back."""
+    micros = f"(unix_micros({end}) - unix_micros({begin}))"
+    return f"CASE WHEN {micros} < 0 THEN 0.0D ELSE {micros} / 1000000.0D END"
+
+
+# -- the same as columns ------------------------------------------------------------------------------------------
+
+
 def among(column: str, values: Iterable[str]) -> Column:
     """Whether a column holds one of these; false, not null, where it holds nothing."""
-    # As text: of functions it would be a dozen calls into the JVM, and a batch asks such things dozens of times.
-    texts = ", ".join(f"'{value}'" for value in sorted(map(str, values)))
-    return F.expr(f"coalesce({column} IN ({texts}), false)")
+    return F.expr(among_text(column, values))
 
 
 def is_waiting(column: str = "status") -> Column:
-    return among(column, ELIGIBLE)
+    return F.expr(waiting(column))
 
 
 def is_in_flight(column: str = "status") -> Column:
-    return among(column, IN_FLIGHT)
+    return F.expr(in_flight(column))
 
 
 def is_final(column: str = "status") -> Column:
-    return among(column, FINAL)
-
-
-def is_end_of_attempt() -> Column:
-    """Whether the row ends the hold of an attempt."""
-    return is_in_flight("from_status") & ~is_in_flight()
-
-
-def is_amendment() -> Column:
-    """Whether the row tells what became of an attempt that was given up before."""
-    return among("from_status", UNKNOWN) & among("verb", REPORTS)
-
-
-def seconds_between(begin: str, end: str) -> Column:
-    """Return the time between two moments, null if one is unknown; never negative, though a clock may be set back."""
-    micros = f"(unix_micros({end}) - unix_micros({begin}))"
-    return F.expr(f"CASE WHEN {micros} < 0 THEN 0.0D ELSE {micros} / 1000000.0D END")
+    return F.expr(final(column))

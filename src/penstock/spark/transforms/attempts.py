@@ -9,42 +9,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from penstock.job import JobStatus
 from penstock.lifecycle import Verb
 from penstock.spark.transforms._rows import (
-    among,
-    is_amendment,
-    is_end_of_attempt,
-    is_in_flight,
+    AMENDMENT,
+    END_OF_ATTEMPT,
+    among_text,
+    in_flight,
     seconds_between,
 )
 
 __all__ = ["attempts", "plain_attempts"]
 
-_COLUMNS: Final = (
-    "source",
-    "job_id",
-    "history",
-    "attempt",
-    "type",
-    "key",
-    "tags",
-    "assignee_id",
-    "ready_at",
-    "started_at",
-    "ended_at",
-    "wait_seconds",
-    "run_seconds",
-    "outcome",
-    "error_category",
-    "error_code",
-    "error_message",
-)
 _KEPT: Final = ("source", "job_id", "attempt", "type", "key", "tags", "assignee_id")
 _ERRORS: Final = ("error_category", "error_code", "error_message")
+_BY_JOB: Final = "PARTITION BY source, job_id ORDER BY seq"
+_SO_FAR: Final = f"({_BY_JOB} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
 
 
 def attempts(
@@ -58,98 +40,96 @@ def attempts(
             them; else the histories are counted from the first one that the events show.
         known: rows that this function returned for earlier events and that these events amend.
     """
-    begins = (F.col("n") == 1) if histories is None else F.lit(False)
-    rows = events.where(is_end_of_attempt() | is_amendment() | begins).select(
+    begins = "n = 1" if histories is None else "false"
+    rows = events.where(f"{END_OF_ATTEMPT} OR {AMENDMENT} OR {begins}").selectExpr(
         *_KEPT,
         "seq",
         "ready_at",
         "started_at",
-        F.col("recorded_at").alias("ended_at"),
-        F.col("status").alias("outcome"),
-        *_errors(),
-        begins.alias("begins"),
-        F.lit(None).cast("int").alias("number"),
+        "recorded_at AS ended_at",
+        "status AS outcome",
+        *_OWN_ERRORS,
+        f"{begins} AS begins",
+        "CAST(null AS int) AS number",
     )
     if histories is not None:
-        rows = rows.unionByName(_beginnings(histories), allowMissingColumns=True)
+        rows = rows.unionByName(histories.selectExpr(*_BEGINNING), allowMissingColumns=True)
     if known is not None:
-        rows = rows.unionByName(_as_row(known))
-    return _last_reports(rows)
+        rows = rows.union(known.selectExpr(*_KNOWN))
+    # Each attempt as its last report leaves it: the last of the rows that speak of it, which are neighbours.
+    last = rows.selectExpr(*_NUMBERED).where(f"NOT begins AND is_last AND NOT {in_flight('outcome')}")
+    return last.selectExpr(*_COLUMNS)
 
 
 def plain_attempts(events: DataFrame) -> DataFrame:
     """Return what `attempts` does, by a filter, for events without late reports and ids that were used once."""
-    ended = F.col("recorded_at").alias("ended_at")
-    rows = events.where(is_end_of_attempt()).select(
+    rows = events.where(END_OF_ATTEMPT).selectExpr(
         *_KEPT,
-        F.lit(1).alias("history"),
+        "1 AS history",
         "ready_at",
         "started_at",
-        ended,
-        F.col("status").alias("outcome"),
-        *_errors(),
+        "recorded_at AS ended_at",
+        "status AS outcome",
+        *_OWN_ERRORS,
     )
-    return _with_durations(rows)
+    return rows.selectExpr(*_COLUMNS)
 
 
-def _last_reports(rows: DataFrame) -> DataFrame:
-    """Return each attempt as its last report leaves it: the last of the rows that speak of it, which are neighbours."""
-    by_job = Window.partitionBy("source", "job_id").orderBy("seq")
-    so_far = by_job.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    known_number = F.last("number", ignorenulls=True).over(so_far)
-    begun = F.sum(F.when(F.col("begins") & F.col("number").isNull(), 1).otherwise(0)).over(so_far)
-    next_attempt = F.lead("attempt").over(by_job)
-    next_begins = F.coalesce(F.lead("begins").over(by_job), F.lit(True))
-    numbered = rows.select(
-        *_KEPT,
-        F.greatest(F.coalesce(known_number, F.lit(0)) + begun, F.lit(1)).cast("int").alias("history"),
-        F.last("ready_at", ignorenulls=True).over(so_far).alias("ready_at"),
-        F.last("started_at", ignorenulls=True).over(so_far).alias("started_at"),
-        "ended_at",
-        "outcome",
-        *_ERRORS,
-        "begins",
-        (next_begins | (next_attempt != F.col("attempt"))).alias("is_last"),
-    )
-    return _with_durations(numbered.where(~F.col("begins") & F.col("is_last") & ~is_in_flight("outcome")))
-
-
-def _with_durations(rows: DataFrame) -> DataFrame:
-    return (
-        rows.withColumn("wait_seconds", seconds_between("ready_at", "started_at"))
-        .withColumn("run_seconds", seconds_between("started_at", "ended_at"))
-        .select(*_COLUMNS)
-    )
-
-
-def _beginnings(histories: DataFrame) -> DataFrame:
-    return histories.select(
-        "source",
-        "job_id",
-        F.col("first_seq").alias("seq"),
-        F.lit(True).alias("begins"),
-        F.col("history").cast("int").alias("number"),
-    )
-
-
-def _as_row(known: DataFrame) -> DataFrame:
-    return known.select(
-        *_KEPT,
-        F.lit(0).cast("bigint").alias("seq"),
-        "ready_at",
-        "started_at",
-        "ended_at",
-        "outcome",
-        *_ERRORS,
-        F.lit(False).alias("begins"),
-        F.col("history").alias("number"),
-    )
-
-
-def _errors() -> list[Column]:
-    """Return the error columns, empty where the journal repeats what an earlier attempt failed of."""
-    lost = among("verb", (Verb.LOSE, Verb.RESET, Verb.UNRESPONSIVE, Verb.ACKNOWLEDGE))
-    is_dead = F.col("status") == JobStatus.DEAD_LETTER.value
-    has_own = (F.col("status") != JobStatus.COMPLETED.value) & (is_dead | ~lost)
-    text = F.when(has_own & (F.col("error_message") != ""), F.col("error_message")).alias("error_message")
-    return [F.when(has_own, F.col(name)).alias(name) for name in ("error_category", "error_code")] + [text]
+# The journal repeats what an earlier attempt failed of.
+_LOST: Final = among_text("verb", (Verb.LOSE, Verb.RESET, Verb.UNRESPONSIVE, Verb.ACKNOWLEDGE))
+_HAS_OWN: Final = f"status != '{JobStatus.COMPLETED}' AND (status = '{JobStatus.DEAD_LETTER}' OR NOT {_LOST})"
+_OWN_ERRORS: Final = (
+    f"CASE WHEN {_HAS_OWN} THEN error_category END AS error_category",
+    f"CASE WHEN {_HAS_OWN} THEN error_code END AS error_code",
+    f"CASE WHEN {_HAS_OWN} AND error_message != '' THEN error_message END AS error_message",
+)
+_BEGINNING: Final = (
+    "source",
+    "job_id",
+    "first_seq AS seq",
+    "true AS begins",
+    "CAST(history AS int) AS number",
+)
+#: What is known already, in the columns of the rows of events.
+_KNOWN: Final = (
+    *_KEPT,
+    "0L AS seq",
+    "ready_at",
+    "started_at",
+    "ended_at",
+    "outcome",
+    *_ERRORS,
+    "false AS begins",
+    "history AS number",
+)
+_NUMBERED: Final = (
+    *_KEPT,
+    (
+        f"CAST(greatest(coalesce(last(number, true) OVER {_SO_FAR}, 0)"
+        f" + sum(CASE WHEN begins AND number IS NULL THEN 1 ELSE 0 END) OVER {_SO_FAR}, 1) AS int) AS history"
+    ),
+    f"last(ready_at, true) OVER {_SO_FAR} AS ready_at",
+    f"last(started_at, true) OVER {_SO_FAR} AS started_at",
+    "ended_at",
+    "outcome",
+    *_ERRORS,
+    "begins",
+    f"coalesce(lead(begins) OVER ({_BY_JOB}), true) OR lead(attempt) OVER ({_BY_JOB}) != attempt AS is_last",
+)
+_COLUMNS: Final = (
+    "source",
+    "job_id",
+    "history",
+    "attempt",
+    "type",
+    "key",
+    "tags",
+    "assignee_id",
+    "ready_at",
+    "started_at",
+    "ended_at",
+    f"{seconds_between('ready_at', 'started_at')} AS wait_seconds",
+    f"{seconds_between('started_at', 'ended_at')} AS run_seconds",
+    "outcome",
+    *_ERRORS,
+)

@@ -7,9 +7,11 @@ waited for, one dependency set it free: the last of `after` to end, or the first
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock.spark.transforms._rows import HISTORY, seconds_between
@@ -31,172 +33,204 @@ FLOW_FACTS: Final = (
 
 #: More levels than any store allows by default; what lies deeper is cut off.
 MAX_LEVELS: Final = 1_000
-_NEVER: Final = "9999-12-31 00:00:00"
+#: So many links are walked in this process: in Spark each level is a query, however short.
+FEW_LINKS: Final = 50_000
+#: A tree's jobs may be reached in many ways; when there are more, Spark goes on, which need not hold them in memory.
+MOST_STEPS: Final = 1_000_000
 _TREE: Final = ("source", "flow_id", "flow_history")
+_MEMBERS: Final = pa.schema(
+    [
+        ("source", pa.string()),
+        ("flow_id", pa.string()),
+        ("flow_history", pa.int32()),
+        ("job_id", pa.string()),
+        ("history", pa.int32()),
+        ("level", pa.int32()),
+        ("on_path", pa.bool_()),
+    ]
+)
 
 
 def flows(jobs: DataFrame) -> DataFrame:
     """Return one row for each dependency tree, as the table `flows` has them.
 
-    The walk needs one small Spark job a level, so this function runs them when it is called.
+    Who waits for whom is worked out when this function is called, and a walk through many links takes a small Spark job
+    a level.
 
     Args:
         jobs: rows as `latest` returns them; a tree is whole if all its jobs are among them.
     """
     facts = jobs.select(*FLOW_FACTS)
-    links = _critical(edges(facts)).localCheckpoint()  # each level reads them again
-    members = _walk(links)
-    return _summary(members, facts, links)
+    links = _critical(edges(facts)).localCheckpoint()  # they are read several times
+    return _summary(_members(links), facts, links)
+
+
+def _members(links: DataFrame) -> DataFrame:
+    """Return `source, flow_id, flow_history, job_id, history, level, on_path` of all jobs of all trees."""
+    few = links.select(*HISTORY, "on_id", "on_history", "frees").limit(FEW_LINKS + 1).toArrow()
+    if few.num_rows <= FEW_LINKS:
+        walked = _walk_here(few)
+        if walked is not None:
+            return links.sparkSession.createDataFrame(walked)
+    return _walk(links)
 
 
 def edges(jobs: DataFrame) -> DataFrame:
     """Return `source, job_id, history, kind, on_id, on_history, on_finalized_at`: who waits for whom."""
-    waits = jobs.select(
-        *HISTORY,
-        "first_seq",
-        F.explode(
-            F.concat(
-                F.transform(
-                    _list("after"), lambda on: F.struct(F.lit("after").alias("kind"), on.alias("on_id"))
-                ),
-                F.transform(
-                    _list("after_any"), lambda on: F.struct(F.lit("any").alias("kind"), on.alias("on_id"))
-                ),
-            )
-        ).alias("edge"),
-    ).select(*HISTORY, "first_seq", "edge.kind", "edge.on_id")
-    ends = jobs.select(
+    waits = jobs.selectExpr(*HISTORY, "first_seq", _WAITS)
+    ends = jobs.selectExpr(
         "source",
-        F.col("job_id").alias("on_id"),
-        F.col("history").alias("on_history"),
-        F.col("first_seq").alias("on_first_seq"),
-        F.col("finalized_at").alias("on_finalized_at"),
+        "job_id AS on_id",
+        "history AS on_history",
+        "first_seq AS on_first_seq",
+        "finalized_at AS on_finalized_at",
     )
     # An id that was used again: the one meant is the last that was there when the dependent came.
-    newest = Window.partitionBy(*HISTORY, "kind", "on_id").orderBy(F.desc("on_history"))
     return (
         waits.join(ends, ["source", "on_id"], "inner")
-        .where(F.coalesce(F.col("on_first_seq") < F.col("first_seq"), F.lit(True)))
-        .withColumn("is_meant", F.row_number().over(newest) == 1)
-        .where("is_meant")
-        .select(*HISTORY, "kind", "on_id", "on_history", "on_finalized_at")
+        .where("coalesce(on_first_seq < first_seq, true)")
+        .repartition(*HISTORY)  # which serves all windows to come
+        .selectExpr(*_EDGE, f"row_number() OVER ({_BY_JOB}, kind, on_id ORDER BY on_history DESC) AS place")
+        .where("place = 1")
+        .select(*_EDGE)
     )
 
 
-def _list(name: str) -> Column:
-    return F.coalesce(F.col(name), F.array().cast("array<string>"))
+def _each(kind: str, column: str) -> str:
+    listed = f"coalesce({column}, CAST(array() AS array<string>))"
+    return f"transform({listed}, each -> struct('{kind}' AS kind, each AS on_id))"
+
+
+_WAITS: Final = f"inline(concat({_each('after', 'after')}, {_each('any', 'after_any')})) AS (kind, on_id)"
+_EDGE: Final = (*HISTORY, "kind", "on_id", "on_history", "on_finalized_at")
+_BY_JOB: Final = f"PARTITION BY {', '.join(HISTORY)}"
 
 
 def _critical(links: DataFrame) -> DataFrame:
     """Return edges with which of them set the waiting job free."""
-    never = F.lit(_NEVER).cast("timestamp")
-    ended = F.coalesce("on_finalized_at", never)
-    # Of `after` the last counts, of `after_any` the first; a later one of the two kinds decides.
-    rank = F.row_number().over(
-        Window.partitionBy(*HISTORY, "kind").orderBy(
-            F.when(F.col("kind") == "after", -F.unix_micros(ended)).otherwise(F.unix_micros(ended)), "on_id"
-        )
-    )
-    chosen = F.row_number().over(
-        Window.partitionBy(*HISTORY).orderBy(
-            F.when(F.col("rank") == 1, 0).otherwise(1), F.desc("ended"), "on_id"
-        )
-    )
     return (
-        links.withColumn("ended", ended)
-        .withColumn("rank", rank)
-        .withColumn("frees", chosen == 1)
-        .drop("rank", "ended", "kind")
+        links.selectExpr("*", f"{_ENDED} AS ended", f"row_number() OVER ({_RANK}) AS rank")
+        .selectExpr(*_EDGE, f"row_number() OVER ({_CHOICE}) = 1 AS frees")
         .groupBy(*HISTORY, "on_id", "on_history")
-        .agg(F.max("on_finalized_at").alias("on_finalized_at"), F.max("frees").alias("frees"))
+        .agg(F.expr("max(on_finalized_at) AS on_finalized_at"), F.expr("max(frees) AS frees"))
     )
+
+
+# Of `after` the last counts, of `after_any` the first; a later one of the two kinds decides.
+_ENDED: Final = "unix_micros(coalesce(on_finalized_at, TIMESTAMP '9999-12-31 00:00:00'))"
+_RANK: Final = f"{_BY_JOB}, kind ORDER BY CASE WHEN kind = 'after' THEN -{_ENDED} ELSE {_ENDED} END, on_id"
+_CHOICE: Final = f"{_BY_JOB} ORDER BY CASE WHEN rank = 1 THEN 0 ELSE 1 END, ended DESC, on_id"
 
 
 def _walk(links: DataFrame) -> DataFrame:
-    """Return `source, flow_id, flow_history, job_id, history, level, on_path` of all jobs of all trees."""
-    awaited = links.select(
-        "source", F.col("on_id").alias("job_id"), F.col("on_history").alias("history")
-    ).distinct()
+    awaited = links.selectExpr("source", "on_id AS job_id", "on_history AS history").distinct()
     level = (
         links.select(*HISTORY)
         .distinct()
         .join(awaited, [*HISTORY], "left_anti")
-        .select(
+        .selectExpr(
             "source",
-            F.col("job_id").alias("flow_id"),
-            F.col("history").alias("flow_history"),
+            "job_id AS flow_id",
+            "history AS flow_history",
             "job_id",
             "history",
-            F.lit(0).alias("level"),
-            F.lit(True).alias("on_path"),
+            "0 AS level",
+            "true AS on_path",
         )
         .localCheckpoint()
     )
     reached = level
     for number in range(1, MAX_LEVELS):
         level = (
-            level.join(links, [*HISTORY], "inner")
-            .groupBy(*_TREE, F.col("on_id").alias("job_id"), F.col("on_history").alias("history"))
-            .agg(F.lit(number).alias("level"), F.max(F.col("on_path") & F.col("frees")).alias("on_path"))
+            level.drop("level")
+            .join(links, [*HISTORY], "inner")
+            .groupBy(*_TREE, F.expr("on_id AS job_id"), F.expr("on_history AS history"))
+            .agg(F.expr(f"{number} AS level"), F.expr("max(on_path AND frees) AS on_path"))
             .localCheckpoint()
         )
         if level.isEmpty():
             break
-        reached = reached.unionByName(level)
+        reached = reached.union(level)
     return reached
 
 
+def _walk_here(links: pa.Table) -> pa.Table | None:
+    """Return what `_walk` does, of links that are few; None if the steps of the walk are many."""
+    waits = defaultdict(list)
+    awaited = set()
+    for source, job_id, history, on_id, on_history, frees in zip(
+        *(column.to_pylist() for column in links.columns), strict=True
+    ):
+        awaited.add((source, on_id, on_history))
+        waits[source, job_id, history].append(((source, on_id, on_history), frees))
+    rows: list[tuple[str, str, int, str, int, int, bool]] = []
+    for root in waits.keys() - awaited:
+        level = {root: True}
+        for number in range(MAX_LEVELS):
+            rows += ((*root, *job[1:], number, on_path) for job, on_path in level.items())
+            if len(rows) > MOST_STEPS:
+                return None
+            below: dict[tuple[str, str, int], bool] = {}
+            for job, on_path in level.items():
+                for on, frees in waits.get(job, ()):
+                    below[on] = below.get(on, False) or (on_path and frees)
+            if not below:
+                break
+            level = below
+    columns = zip(*rows, strict=True) if rows else ((),) * len(_MEMBERS)
+    return pa.table(
+        [pa.array(values, field.type) for values, field in zip(columns, _MEMBERS, strict=True)],
+        schema=_MEMBERS,
+    )
+
+
 def _summary(members: DataFrame, facts: DataFrame, links: DataFrame) -> DataFrame:
-    released = links.where("frees").select(*HISTORY, F.col("on_finalized_at").alias("released_at"))
+    released = links.where("frees").selectExpr(*HISTORY, "on_finalized_at AS released_at")
     steps = (
         members.join(facts.drop("after", "after_any", "first_seq"), [*HISTORY], "inner")
         .join(released, [*HISTORY], "left")
-        .withColumn("ready_at", F.greatest("enqueued_at", "released_at"))
+        .selectExpr("*", "greatest(enqueued_at, released_at) AS ready_at")
     )
-    step = F.struct(
-        F.col("level"),
-        F.struct(
-            "job_id",
-            "history",
-            "type",
-            "status",
-            "ready_at",
-            "started_at",
-            F.col("finalized_at").alias("ended_at"),
-            seconds_between("ready_at", "started_at").alias("wait_seconds"),
-            seconds_between("started_at", "finalized_at").alias("run_seconds"),
-        ).alias("job"),
+    trees = steps.groupBy(*_TREE).agg(*map(F.expr, _OF_TREE))
+    return trees.selectExpr("*", "transform(reverse(steps), each -> each.job) AS critical_path").selectExpr(
+        *_FLOW
     )
-    trees = steps.groupBy(*_TREE).agg(
-        F.collect_set(F.struct("job_id", "history")).alias("members"),
-        (F.max("level") + 1).cast("int").alias("depth"),
-        F.min("enqueued_at").alias("enqueued_at"),
-        F.max(F.when(F.col("level") == 0, F.col("type"))).alias("type"),
-        F.max(F.when(F.col("level") == 0, F.col("status"))).alias("status"),
-        F.max(F.when(F.col("level") == 0, F.col("finalized_at"))).alias("ended_at"),
-        F.array_sort(F.collect_list(F.when(F.col("on_path"), step))).alias("steps"),
-    )
-    # The last job is at level 0; the path is told from its beginning.
-    path = F.transform(F.reverse("steps"), lambda each: each["job"])
 
-    def total(name: str) -> Column:
-        return F.aggregate(
-            "critical_path", F.lit(0.0), lambda sum_, each: sum_ + F.coalesce(each[name], F.lit(0.0))
-        )
 
-    return trees.withColumn("critical_path", path).select(
-        "source",
-        "flow_id",
-        F.col("flow_history").alias("history"),
-        "type",
-        "status",
-        F.size("members").alias("jobs"),
-        F.array_sort(F.array_distinct(F.transform("members", lambda each: each["job_id"]))).alias("job_ids"),
-        "depth",
-        "enqueued_at",
-        "ended_at",
-        seconds_between("enqueued_at", "ended_at").alias("seconds"),
-        total("wait_seconds").alias("critical_wait_seconds"),
-        total("run_seconds").alias("critical_run_seconds"),
-        "critical_path",
-    )
+_STEP: Final = (
+    "struct(level, struct(job_id, history, type, status, ready_at, started_at, finalized_at AS ended_at,"
+    f" {seconds_between('ready_at', 'started_at')} AS wait_seconds,"
+    f" {seconds_between('started_at', 'finalized_at')} AS run_seconds) AS job)"
+)
+_OF_TREE: Final = (
+    "collect_set(struct(job_id, history)) AS members",
+    "CAST(max(level) + 1 AS int) AS depth",
+    "min(enqueued_at) AS enqueued_at",
+    # The last job is at level 0.
+    "max(CASE WHEN level = 0 THEN type END) AS type",
+    "max(CASE WHEN level = 0 THEN status END) AS status",
+    "max(CASE WHEN level = 0 THEN finalized_at END) AS ended_at",
+    f"array_sort(collect_list(CASE WHEN on_path THEN {_STEP} END)) AS steps",
+)
+
+
+def _total(name: str) -> str:
+    return f"aggregate(critical_path, 0.0D, (total, each) -> total + coalesce(each.{name}, 0.0D))"
+
+
+_FLOW: Final = (
+    "source",
+    "flow_id",
+    "flow_history AS history",
+    "type",
+    "status",
+    "size(members) AS jobs",
+    "array_sort(array_distinct(transform(members, each -> each.job_id))) AS job_ids",
+    "depth",
+    "enqueued_at",
+    "ended_at",
+    f"{seconds_between('enqueued_at', 'ended_at')} AS seconds",
+    f"{_total('wait_seconds')} AS critical_wait_seconds",
+    f"{_total('run_seconds')} AS critical_run_seconds",
+    "critical_path",
+)

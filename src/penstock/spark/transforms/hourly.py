@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock.job import JobStatus
-from penstock.spark.transforms._rows import among, is_waiting
+from penstock.spark.transforms._rows import among_text, waiting
 
 __all__ = ["SKETCH_SIZE", "hourly", "queue_hours"]
 
@@ -21,24 +21,6 @@ SKETCH_SIZE: Final = 800
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 _BY: Final = ("source", "hour", "type", "tag", "worker")
-_ATTEMPT_FIGURES: Final = (
-    "attempts",
-    "completed",
-    "failed",
-    "retried",
-    "stopped",
-    "failure_rate",
-    "retry_rate",
-    "throughput",
-    "busy_seconds",
-    "wait_n",
-    *(f"wait_{name}" for name in QUANTILES),
-    "run_n",
-    *(f"run_{name}" for name in QUANTILES),
-    "wait_sketch",
-    "run_sketch",
-)
-_QUEUE_FIGURES: Final = ("enqueued", "backlog")
 
 
 def hourly(
@@ -56,99 +38,97 @@ def hourly(
     """
     figures = _attempt_hours(attempts)
     if events is None:
-        return figures.select(*_BY, *_ATTEMPT_FIGURES, *_empty(figures, _QUEUE_FIGURES, "bigint"))
-    return figures.unionByName(queue_hours(events, before), allowMissingColumns=True).select(
-        *_BY, *_ATTEMPT_FIGURES, *_QUEUE_FIGURES
-    )
+        return figures.selectExpr("*", "CAST(null AS bigint) AS enqueued", "CAST(null AS bigint) AS backlog")
+    return figures.unionByName(queue_hours(events, before), allowMissingColumns=True)
 
 
 def _attempt_hours(attempts: DataFrame) -> DataFrame:
-    any_tag = F.array(F.lit(None).cast("string"))
-    rows = attempts.select(
-        "source",
-        F.date_trunc("hour", "ended_at").alias("hour"),
-        "type",
-        F.explode(F.concat(any_tag, F.coalesce("tags", F.array().cast("array<string>")))).alias("tag"),
-        F.col("assignee_id").alias("worker"),
-        "outcome",
-        "wait_seconds",
-        "run_seconds",
-    )
-    counted = rows.groupBy(*_BY).agg(
-        F.count("*").alias("attempts"),
-        _count(among("outcome", [JobStatus.COMPLETED])).alias("completed"),
-        _count(among("outcome", [JobStatus.FAILED, JobStatus.DEAD_LETTER])).alias("failed"),
-        _count(among("outcome", [JobStatus.FAILED_RETRY, JobStatus.UNKNOWN_RETRY])).alias("retried"),
-        F.coalesce(F.sum("run_seconds"), F.lit(0.0)).alias("busy_seconds"),
-        F.count("wait_seconds").alias("wait_n"),
-        F.count("run_seconds").alias("run_n"),
-        F.kll_sketch_agg_double("wait_seconds", F.lit(SKETCH_SIZE)).alias("wait_sketch"),
-        F.kll_sketch_agg_double("run_seconds", F.lit(SKETCH_SIZE)).alias("run_sketch"),
-    )
-    return counted.select(
-        *_BY,
-        "attempts",
-        "completed",
-        "failed",
-        "retried",
-        (F.col("attempts") - F.col("completed") - F.col("failed") - F.col("retried")).alias("stopped"),
-        (F.col("failed") / F.col("attempts")).alias("failure_rate"),
-        (F.col("retried") / F.col("attempts")).alias("retry_rate"),
-        (F.col("completed") / F.lit(3600.0)).alias("throughput"),
-        "busy_seconds",
-        "wait_n",
-        *_quantiles("wait"),
-        "run_n",
-        *_quantiles("run"),
-        "wait_sketch",
-        "run_sketch",
-    )
+    counted = attempts.selectExpr(*_TAGGED).groupBy(*_BY).agg(*map(F.expr, _COUNTS))
+    return counted.selectExpr(*_BY, *_FIGURES)
+
+
+def _count(*outcomes: str) -> str:
+    return f"count(CASE WHEN {among_text('outcome', outcomes)} THEN 1 END)"
+
+
+def _quantiles(what: str) -> list[str]:
+    # An empty sketch refuses to answer.
+    return [
+        f"CASE WHEN {what}_n > 0 THEN kll_sketch_get_quantile_double({what}_sketch, {rank}D) END AS {what}_{name}"
+        for name, rank in QUANTILES.items()
+    ]
+
+
+#: An attempt counts under each of its tags, and once under none.
+_TAGGED: Final = (
+    "source",
+    "date_trunc('hour', ended_at) AS hour",
+    "type",
+    "explode(concat(array(CAST(null AS string)), coalesce(tags, CAST(array() AS array<string>)))) AS tag",
+    "assignee_id AS worker",
+    "outcome",
+    "wait_seconds",
+    "run_seconds",
+)
+_COUNTS: Final = (
+    "count(*) AS attempts",
+    f"{_count(JobStatus.COMPLETED)} AS completed",
+    f"{_count(JobStatus.FAILED, JobStatus.DEAD_LETTER)} AS failed",
+    f"{_count(JobStatus.FAILED_RETRY, JobStatus.UNKNOWN_RETRY)} AS retried",
+    "coalesce(sum(run_seconds), 0.0D) AS busy_seconds",
+    "count(wait_seconds) AS wait_n",
+    "count(run_seconds) AS run_n",
+    f"kll_sketch_agg_double(wait_seconds, {SKETCH_SIZE}) AS wait_sketch",
+    f"kll_sketch_agg_double(run_seconds, {SKETCH_SIZE}) AS run_sketch",
+)
+_FIGURES: Final = (
+    "attempts",
+    "completed",
+    "failed",
+    "retried",
+    "attempts - completed - failed - retried AS stopped",
+    "failed / attempts AS failure_rate",
+    "retried / attempts AS retry_rate",
+    "completed / 3600.0D AS throughput",
+    "busy_seconds",
+    "wait_n",
+    *_quantiles("wait"),
+    "run_n",
+    *_quantiles("run"),
+    "wait_sketch",
+    "run_sketch",
+)
 
 
 def queue_hours(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
     """Return how many jobs of each type came in each hour, and how many waited at its end."""
-    comes = is_waiting() & ~is_waiting("from_status")
-    goes = ~is_waiting() & is_waiting("from_status")
-    by_type = Window.partitionBy("source", "type").orderBy("hour")
     hours = (
-        events.select(
-            "source",
-            F.date_trunc("hour", "recorded_at").alias("hour"),
-            "type",
-            F.when(F.col("from_status").isNull(), 1).otherwise(0).alias("new"),
-            F.when(comes, 1).when(goes, -1).otherwise(0).alias("waiting"),
-        )
+        events.selectExpr(*_CHANGES)
         .groupBy("source", "hour", "type")
-        .agg(F.sum("new").alias("enqueued"), F.sum("waiting").alias("change"))
+        .agg(F.expr("sum(new) AS enqueued"), F.expr("sum(waiting) AS change"))
     )
-    if before is None:
-        left = F.lit(0)
-    else:
-        hours = hours.join(before.withColumnRenamed("backlog", "left"), ["source", "type"], "left")
-        left = F.coalesce("left", F.lit(0))
-    return hours.select(
+    left = "0"
+    if before is not None:
+        hours = hours.join(before.withColumnRenamed("backlog", "earlier"), ["source", "type"], "left")
+        left = "coalesce(earlier, 0)"
+    return hours.selectExpr(
         "source",
         "hour",
         "type",
-        F.lit(None).cast("string").alias("tag"),
-        F.lit(None).cast("string").alias("worker"),
+        "CAST(null AS string) AS tag",
+        "CAST(null AS string) AS worker",
         "enqueued",
-        (left + F.sum("change").over(by_type)).alias("backlog"),
+        f"{left} + sum(change) OVER (PARTITION BY source, type ORDER BY hour) AS backlog",
     )
 
 
-def _count(condition: Column) -> Column:
-    return F.count(F.when(condition, 1))
-
-
-def _quantiles(what: str) -> list[Column]:
-    def quantile(rank: float) -> Column:
-        # An empty sketch refuses to answer.
-        answer = F.kll_sketch_get_quantile_double(F.col(f"{what}_sketch"), F.lit(rank))
-        return F.when(F.col(f"{what}_n") > 0, answer)
-
-    return [quantile(rank).alias(f"{what}_{name}") for name, rank in QUANTILES.items()]
-
-
-def _empty(_of: DataFrame, names: tuple[str, ...], type_: str) -> list[Column]:
-    return [F.lit(None).cast(type_).alias(name) for name in names]
+_CHANGES: Final = (
+    "source",
+    "date_trunc('hour', recorded_at) AS hour",
+    "type",
+    "CASE WHEN from_status IS NULL THEN 1 ELSE 0 END AS new",
+    (
+        f"CASE WHEN {waiting()} AND NOT {waiting('from_status')} THEN 1"
+        f" WHEN NOT {waiting()} AND {waiting('from_status')} THEN -1 ELSE 0 END AS waiting"
+    ),
+)

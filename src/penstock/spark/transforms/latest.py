@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from penstock.job import JobStatus
 from penstock.lifecycle import Verb
-from penstock.spark.transforms._rows import REMOVES, among, is_final
+from penstock.spark.transforms._rows import REMOVES, among_text, final
 
 __all__ = ["latest"]
 
@@ -50,6 +49,12 @@ _CARRIED: Final = (
 )
 
 
+_BY_JOB: Final = "PARTITION BY source, job_id ORDER BY seq"
+_SO_FAR: Final = f"({_BY_JOB} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
+_IS_REMOVAL: Final = among_text("verb", REMOVES)
+_MOMENT: Final = "struct<seq: bigint, recorded_at: timestamp>"
+
+
 def latest(events: DataFrame, known: DataFrame | None = None) -> DataFrame:
     """Return one row for each job, as the table `jobs` has them; an id that was used again has one a history.
 
@@ -58,108 +63,84 @@ def latest(events: DataFrame, known: DataFrame | None = None) -> DataFrame:
         known: rows that this function returned for earlier events, of the jobs that the events speak of. They are
             returned as the events change them.
     """
-    rows = _from_events(events)
+    rows = events.selectExpr(*_FROM_EVENTS)
     if known is not None:
-        rows = rows.unionByName(_from_known(known))
-    by_job = Window.partitionBy("source", "job_id").orderBy("seq")
-    so_far = by_job.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-
-    def newest(column: str) -> Column:
-        return F.last(column, ignorenulls=True).over(so_far)
-
-    numbered = F.coalesce(F.max("known_history").over(so_far), F.lit(0)) + F.sum(
-        F.when(F.col("begins") & F.col("known_history").isNull(), 1).otherwise(0)
-    ).over(so_far)
-    folded = rows.select(
-        "source",
-        "job_id",
-        "seq",
-        "recorded_at",
-        "verb",
-        *_STATE,
-        F.greatest(numbered, F.lit(1)).cast("int").alias("history"),
-        newest("base").alias("base"),
-        newest("start").alias("start"),
-        newest("end").alias("end"),
-        F.coalesce(F.lead("begins").over(by_job), F.lit(True)).alias("is_last"),
-    ).where("is_last")
-    return folded.select(*_as_job())
+        rows = rows.union(known.selectExpr(*_FROM_KNOWN))
+    return rows.selectExpr(*_FOLDED).where("is_last").selectExpr(*_AS_JOB)
 
 
-def _from_events(events: DataFrame) -> DataFrame:
-    begins = F.col("n") == 1
-    nothing = F.lit(None).cast("timestamp")
-    base = F.struct(
-        F.col("seq").alias("first_seq"),
-        F.col("recorded_at").alias("enqueued_at"),
-        F.col("after"),
-        F.col("after_any"),
-        F.col("parent_id"),
-        nothing.alias("started_at"),
-        nothing.alias("finalized_at"),
-        nothing.alias("removed_at"),
-    )
-    moment = F.struct("seq", "recorded_at")
-    # A job leaves INITIAL_PENDING once, so the claim that takes it from there is its first.
-    is_first_claim = (F.col("verb") == Verb.CLAIM.value) & (
-        F.col("from_status") == JobStatus.INITIAL_PENDING.value
-    )
-    # As in the store: a later correction keeps the moment of the end, but for a completion.
-    is_end = is_final() & (~is_final("from_status") | (F.col("verb") == Verb.COMPLETE.value))
-    return events.select(
-        "source",
-        "job_id",
-        "seq",
-        "recorded_at",
-        "verb",
-        *_STATE,
-        begins.alias("begins"),
-        F.lit(None).cast("int").alias("known_history"),
-        F.when(begins, base).alias("base"),
-        F.when(is_first_claim, moment).alias("start"),
-        F.when(is_end & ~among("verb", REMOVES), moment).alias("end"),
-    )
+# A job leaves INITIAL_PENDING once, so the claim that takes it from there is its first.
+_IS_FIRST_CLAIM: Final = f"verb = '{Verb.CLAIM}' AND from_status = '{JobStatus.INITIAL_PENDING}'"
+# As in the store: a later correction keeps the moment of the end, but for a completion.
+_IS_END: Final = (
+    f"{final()} AND (NOT {final('from_status')} OR verb = '{Verb.COMPLETE}') AND NOT {_IS_REMOVAL}"
+)
+_FROM_EVENTS: Final = (
+    "source",
+    "job_id",
+    "seq",
+    "recorded_at",
+    "verb",
+    *_STATE,
+    "n = 1 AS begins",
+    "CAST(null AS int) AS known_history",
+    (
+        "CASE WHEN n = 1 THEN struct(seq AS first_seq, recorded_at AS enqueued_at, after, after_any, parent_id,"
+        " CAST(null AS timestamp) AS started_at, CAST(null AS timestamp) AS finalized_at,"
+        " CAST(null AS timestamp) AS removed_at) END AS base"
+    ),
+    f"CASE WHEN {_IS_FIRST_CLAIM} THEN struct(seq, recorded_at) END AS began",
+    f"CASE WHEN {_IS_END} THEN struct(seq, recorded_at) END AS ended",
+)
+#: What is known already, in the same columns.
+_FROM_KNOWN: Final = (
+    "source",
+    "job_id",
+    "last_seq AS seq",
+    "updated_at AS recorded_at",
+    "CAST(null AS string) AS verb",
+    *_STATE,
+    "true AS begins",
+    "history AS known_history",
+    f"struct({', '.join(_CARRIED)}) AS base",
+    f"CAST(null AS {_MOMENT}) AS began",
+    f"CAST(null AS {_MOMENT}) AS ended",
+)
+_FOLDED: Final = (
+    "source",
+    "job_id",
+    "seq",
+    "recorded_at",
+    "verb",
+    *_STATE,
+    (
+        f"CAST(greatest(coalesce(max(known_history) OVER {_SO_FAR}, 0)"
+        f" + sum(CASE WHEN begins AND known_history IS NULL THEN 1 ELSE 0 END) OVER {_SO_FAR}, 1) AS int) AS history"
+    ),
+    *(f"last({name}, true) OVER {_SO_FAR} AS {name}" for name in ("base", "began", "ended")),
+    f"coalesce(lead(begins) OVER ({_BY_JOB}), true) AS is_last",
+)
 
 
-def _from_known(known: DataFrame) -> DataFrame:
-    moment = "struct<seq: bigint, recorded_at: timestamp>"
-    return known.select(
-        "source",
-        "job_id",
-        F.col("last_seq").alias("seq"),
-        F.col("updated_at").alias("recorded_at"),
-        F.lit(None).cast("string").alias("verb"),
-        *_STATE,
-        F.lit(True).alias("begins"),
-        F.col("history").alias("known_history"),
-        F.struct(*_CARRIED).alias("base"),
-        F.lit(None).cast(moment).alias("start"),
-        F.lit(None).cast(moment).alias("end"),
-    )
+def _moment(name: str, kept: str) -> str:
+    # What belongs to an earlier history of the id, or lies before what is known, is not this job's.
+    is_own = f"coalesce({name}.seq >= base.first_seq, true)"
+    return f"coalesce(CASE WHEN {is_own} THEN {name}.recorded_at END, base.{kept})"
 
 
-def _as_job() -> list[Column]:
-    carried = {name: F.col(f"base.{name}") for name in _CARRIED}
-
-    def moment(name: str, kept: Column) -> Column:
-        # What belongs to an earlier history of the id, or lies before what is known, is not this job's.
-        is_own = F.coalesce(F.col(f"{name}.seq") >= F.col("base.first_seq"), F.lit(True))
-        return F.coalesce(F.when(is_own, F.col(f"{name}.recorded_at")), kept)
-
-    removed_at = F.when(among("verb", REMOVES), F.col("recorded_at"))
-    return [
-        F.col("source"),
-        F.col("job_id"),
-        F.col("history"),
-        *(F.col(name) for name in _STATE),
-        F.col("base.after").alias("after"),
-        F.col("base.after_any").alias("after_any"),
-        F.col("base.parent_id").alias("parent_id"),
-        carried["enqueued_at"].alias("enqueued_at"),
-        moment("start", carried["started_at"]).alias("started_at"),
-        F.when(is_final(), moment("end", carried["finalized_at"])).alias("finalized_at"),
-        F.coalesce(removed_at, carried["removed_at"]).alias("removed_at"),
-        F.col("recorded_at").alias("updated_at"),
-        carried["first_seq"].alias("first_seq"),
-        F.col("seq").alias("last_seq"),
-    ]
+_AS_JOB: Final = (
+    "source",
+    "job_id",
+    "history",
+    *_STATE,
+    "base.after AS after",
+    "base.after_any AS after_any",
+    "base.parent_id AS parent_id",
+    "base.enqueued_at AS enqueued_at",
+    f"{_moment('began', 'started_at')} AS started_at",
+    f"CASE WHEN {final()} THEN {_moment('ended', 'finalized_at')} END AS finalized_at",
+    f"coalesce(CASE WHEN {_IS_REMOVAL} THEN recorded_at END, base.removed_at) AS removed_at",
+    "recorded_at AS updated_at",
+    "base.first_seq AS first_seq",
+    "seq AS last_seq",
+)
