@@ -1,6 +1,23 @@
-"""`python -m penstock` is the command line."""
+"""`penstock`, and `python -m penstock`: the command line."""
 
-from penstock.cli import main
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+__all__ = ["main"]
+
+
+def main() -> NoReturn:
+    """Run the command line and exit; also Ctrl-C while it is only being imported is no fault."""
+    try:
+        from penstock.cli import run  # noqa: PLC0415  # see above
+
+        code = run()
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
 
 if __name__ == "__main__":
     main()

@@ -150,6 +150,24 @@ def test_a_short_command_imports_nothing_that_takes_long(shell, command):
     assert names.isdisjoint({"pydantic", "rich", "psycopg", "pyspark", "statistics"})
 
 
+def test_ctrl_c_before_the_command_line_is_there_is_no_fault(shell):
+    shell.write(
+        "sitecustomize.py",
+        """
+        import sys
+
+        class Impatient:
+            def find_spec(self, name, path=None, target=None):
+                if name == "penstock.cli":
+                    raise KeyboardInterrupt
+
+        sys.meta_path.insert(0, Impatient())
+        """,
+    )
+    path = os.pathsep.join([str(shell.folder), shell.environment["PYTHONPATH"]])
+    assert shell.run("version", environment={"PYTHONPATH": path}) == (130, "", "")
+
+
 def test_a_reader_that_goes_away_is_no_fault(shell):
     with library.connect(f"sqlite:///{shell.folder}/penstock.db") as queue:
         queue.enqueue_jobs([Job(id=f"{number:06}", type="t" * 100) for number in range(3_000)])

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from penstock.cli._output import stderr_console
+from penstock.cli._store import open_store
 from penstock.connection import default_url
-from penstock.errors import InvalidArgumentError
+from penstock.errors import BackendError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Master", "Urls", "spark_session", "urls_or_default"]
+__all__ = ["Master", "Urls", "check_places", "spark_session", "urls_or_default"]
 
 Urls: TypeAlias = Annotated[
     list[str] | None,
@@ -33,6 +35,27 @@ def urls_or_default(urls: list[str] | None) -> list[str]:
     return urls or [default_url()]
 
 
+def check_places(lake: Path | None = None, urls: Sequence[str] = ()) -> None:
+    """Refuse what is not there before Spark is started for it, which takes many seconds.
+
+    Raises:
+        InvalidArgumentError: there is no lake, or no store, or the extra is not installed.
+        BackendError: one of them is too new for this code, or damaged.
+    """
+    with _extra():
+        from penstock.spark import session  # noqa: F401, PLC0415  # says what is missing
+        from penstock.spark.lake._manifest import LakeFolder  # noqa: PLC0415  # seconds, and an extra
+    if lake is not None:
+        LakeFolder(lake).check()
+    for url in urls:
+        try:
+            with open_store(url):
+                pass
+        except BackendError as error:
+            if not error.retryable:  # a store that is away may be back when Spark is up
+                raise
+
+
 @contextmanager
 def spark_session(master: str | None) -> Iterator[SparkSession]:
     """Start Spark for one command.
@@ -41,13 +64,20 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
         InvalidArgumentError: the extra is not installed.
         PenstockError: there is no Java.
     """
-    try:
+    with _extra():
         from penstock.spark import session  # noqa: PLC0415  # seconds, and an extra
-    except ImportError as error:
-        raise InvalidArgumentError(str(error)) from error
     with stderr_console().status("Starting Spark"):
         spark = session(master)
     try:
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    """Name the extra, if it is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise InvalidArgumentError(str(error)) from error

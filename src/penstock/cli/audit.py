@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli._output import clean, emit, emit_json, note, stderr_console
-from penstock.cli._spark import Master, spark_session
+from penstock.cli._spark import Master, check_places, spark_session
 from penstock.errors import InvalidArgumentError
 
 __all__ = ["audit"]
@@ -38,6 +38,7 @@ def audit(
     """
     if (lake is None) == (url is None):
         raise InvalidArgumentError("name what to audit: --lake DIR or --url URL, one of them", field="lake")
+    check_places(lake, () if url is None else [url])
     with spark_session(master) as spark:
         from penstock.spark.auditing import INVARIANTS, run_audit  # noqa: PLC0415  # needs Spark
 

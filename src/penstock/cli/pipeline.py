@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli._output import counted, emit, stderr_console
-from penstock.cli._spark import Master, Urls, spark_session, urls_or_default
+from penstock.cli._spark import Master, Urls, check_places, spark_session, urls_or_default
 
 if TYPE_CHECKING:
     from penstock.spark import SyncProgress
@@ -51,6 +51,7 @@ def run(
     """
     stop = threading.Event()
     urls = urls_or_default(url)
+    check_places(urls=urls)
     with spark_session(master) as spark, _stopping(stop), _bar() as progress:
         from penstock.spark import sync  # noqa: PLC0415  # needs Spark
 

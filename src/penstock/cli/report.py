@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli._command import Command
 from penstock.cli._output import note, stderr_console
-from penstock.cli._spark import Master, spark_session
+from penstock.cli._spark import Master, check_places, spark_session
 from penstock.errors import InvalidArgumentError
 
 __all__ = ["ReportCommand", "report"]
@@ -56,6 +56,7 @@ def report(
     for path in (out, json_file):
         if path is not None and str(path) != "-" and not Path(path).absolute().parent.is_dir():
             raise InvalidArgumentError(f"there is no folder for {path}", field="out", value=str(path))
+    check_places(lake)
     with spark_session(master) as spark:
         from penstock.spark.reporting import report_figures, report_page  # noqa: PLC0415  # needs Spark
 

@@ -14,7 +14,7 @@ from tests.spark.lake.support import RandomStore, assert_lake_is
 from typer.testing import CliRunner
 
 import penstock
-from penstock.cli import app
+from penstock.cli import app, run
 from penstock.errors import InvalidArgumentError
 from penstock.spark import sync
 from penstock.spark.lake._manifest import LakeFolder
@@ -152,6 +152,30 @@ def test_archive_tells_what_it_removed_and_for_whom_it_kept_the_rest(sqlite_url)
         backend.advance_consumer("lake:x", 3)
     done = CliRunner().invoke(app, ["archive", "--url", sqlite_url, "--older-than", "0s"])
     assert "1 histories with 2 rows were removed" in done.output
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["audit", "--lake", "nowhere"], "there is no lake in "),
+        (["report", "--lake", "nowhere", "--json"], "there is no lake in "),
+        (["audit", "--url", "sqlite:///nowhere.db"], "there is no store at "),
+        (["pipeline", "run", "--lake", "lake", "--url", "sqlite:///nowhere.db"], "there is no store at "),
+        (["pipeline", "run", "--lake", "lake", "--url", "memory:"], "memory: belongs to the process"),
+    ],
+)
+def test_spark_is_not_started_for_what_is_not_there(command, words, monkeypatch, tmp_path, capsys):
+    def never(_master):
+        raise AssertionError("Spark was started")
+
+    for module in (PIPELINE, AUDIT, REPORT):
+        monkeypatch.setattr(module, "spark_session", never)
+    monkeypatch.chdir(tmp_path)
+    assert run(command) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert words in shown.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_the_extra_the_commands_name_it():
