@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -12,7 +13,7 @@ import typer
 from penstock.cli._output import stderr_console
 from penstock.cli._store import open_store
 from penstock.connection import default_url
-from penstock.errors import BackendError, InvalidArgumentError
+from penstock.errors import BackendError, InvalidArgumentError, PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,16 +63,42 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
 
     Raises:
         InvalidArgumentError: the extra is not installed.
-        PenstockError: there is no Java.
+        PenstockError: there is no Java, or it went away.
     """
     with _extra():
         from penstock.spark import session  # noqa: PLC0415  # seconds, and an extra
     with stderr_console().status("Starting Spark"):
         spark = session(master)
     try:
-        yield spark
+        with _quiet_interrupts():
+            yield spark
+    except Exception as error:
+        if type(error).__name__ != "Py4JNetworkError":
+            raise
+        raise PenstockError("Spark has gone away: was its process ended?") from error
     finally:
-        spark.stop()
+        with suppress(Exception):  # what is gone need not be stopped: a signal may have reached Java too
+            spark.stop()
+
+
+@contextmanager
+def _quiet_interrupts() -> Iterator[None]:
+    """Keep the bridge to Java from logging Ctrl-C as an error, with its traceback; other warnings are shown as ever."""
+    if logging.root.handlers:
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.addFilter(lambda record: not (record.name.startswith("py4j") or _is_interrupt(record)))
+    logging.root.addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(handler)
+
+
+def _is_interrupt(record: logging.LogRecord) -> bool:
+    return record.exc_info is not None and isinstance(record.exc_info[1], KeyboardInterrupt)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 from tests.spark.lake.support import RandomStore, assert_lake_is
 from typer.testing import CliRunner
 
@@ -176,6 +178,39 @@ def test_spark_is_not_started_for_what_is_not_there(command, words, monkeypatch,
     assert shown.out == ""
     assert words in shown.err
     assert list(tmp_path.iterdir()) == []
+
+
+class GoneSession:
+    """A session whose Java was ended: by the signal that the command got too, or by somebody else."""
+
+    def stop(self):
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "words"),
+    [(KeyboardInterrupt(), 130, ""), (Py4JNetworkError("no answer"), 1, "penstock: Spark has gone away")],
+)
+def test_an_interrupt_and_a_java_that_is_gone_leave_no_traceback(
+    what, code, words, monkeypatch, tmp_path, capsys
+):
+    def broken(*_arguments, **_options):
+        try:
+            raise what
+        except KeyboardInterrupt:
+            logging.exception("KeyboardInterrupt while sending command.")  # noqa: LOG015  # as py4j does
+            raise
+
+    monkeypatch.setattr("penstock.spark.session", lambda _master: GoneSession())
+    monkeypatch.setattr("penstock.spark.sync", broken)
+    monkeypatch.setattr(logging.root, "handlers", [])
+    penstock.connect(f"sqlite:///{tmp_path}/jobs.db").close()
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    assert run(["pipeline", "run", "--url", url, "--lake", str(tmp_path / "lake")]) == code
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert "Traceback" not in shown
+    assert "KeyboardInterrupt" not in shown
 
 
 def test_without_the_extra_the_commands_name_it():
