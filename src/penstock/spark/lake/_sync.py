@@ -115,9 +115,11 @@ def sync(
     _surveys(places)  # a wrong url makes no folder
     folder.create()
     with folder.locked():
-        folder.repair(rebuilds=rebuild)
+        current = folder.current()
+        rebuilds = rebuild or (current.number > 0 and current.version < VERSION)
+        folder.repair(rebuilds=rebuilds)
         runner = _Runner(spark, folder, events_per_batch, sink, progress)
-        if rebuild or (folder.current().number > 0 and folder.current().version < VERSION):
+        if rebuilds:
             runner.rebuild()
         while True:
             try:
