@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -21,15 +22,19 @@ from penstock.testing import ModelBackend
 
 __all__ = [
     "STORES",
+    "Databases",
     "Schemas",
     "SharedStore",
     "Stores",
     "make_backend",
     "new_store",
     "postgres_database",
+    "postgres_databases",
     "postgres_schemas",
+    "postgres_store",
     "postgres_url",
     "shared_store",
+    "unmade_store",
 ]
 
 STORES = ["model", "memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
@@ -187,6 +192,93 @@ def postgres_schemas(postgres_url: str) -> Iterator[Schemas]:
     schemas.close()
 
 
+class Databases:
+    """Databases with an empty store each. One is emptied and used again: making one takes most of a short test's time."""
+
+    MOST_USES = 20
+    #: What is there beside what the server itself has: a test that made more has its database to itself.
+    _CONTENTS = (
+        "SELECT coalesce(md5(string_agg(nspname || '.' || relname, ' ' ORDER BY nspname, relname)), '')"
+        " FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+        " WHERE nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')"
+    )
+
+    def __init__(self, url: str) -> None:
+        import psycopg
+
+        self.url = url
+        self._template = f"made_{os.getpid()}"
+        self._free: list[tuple[str, int]] = []
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._connection.execute(f"CREATE DATABASE {self._template}")
+        for schema in ("pristine", "penstock"):
+            penstock.open_backend(self.address(self._template), schema=schema).close()
+        with psycopg.connect(self.address(self._template), autocommit=True) as connection:
+            connection.execute(_EMPTIED)
+            self._contents = connection.execute(self._CONTENTS).fetchone()
+
+    def address(self, name: str) -> str:
+        return urlsplit(self.url)._replace(path=f"/{name}").geturl()
+
+    def take(self) -> tuple[str, int]:
+        """Return the name of a database, and how often it was used."""
+        import psycopg
+
+        if self._free:
+            return self._free.pop()
+        name = f"store_{os.getpid()}_{next(_databases)}"
+        self._connection.execute(f"CREATE DATABASE {name} TEMPLATE {self._template}")
+        with psycopg.connect(self.address(name), autocommit=True) as connection:
+            self._rename(connection)
+        return name, 0
+
+    def give_back(self, name: str, uses: int) -> None:
+        import psycopg
+
+        self._connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", [name]
+        )
+        try:
+            with psycopg.connect(self.address(name), autocommit=True) as connection:
+                is_kept = (
+                    uses + 1 < self.MOST_USES
+                    and connection.execute(self._CONTENTS).fetchone() == self._contents
+                )
+                if is_kept:
+                    connection.execute("SELECT pristine.empty_again('penstock')")
+                    self._rename(connection)
+        except psycopg.Error:  # changed by its test
+            is_kept = False
+        if is_kept:
+            self._free.append((name, uses + 1))
+        else:
+            self._connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+    @staticmethod
+    def _rename(connection: Any) -> None:
+        """Give the store an id of its own."""
+        connection.execute("UPDATE penstock.control SET store_id = %s", [uuid.uuid4().hex])
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_databases(postgres_url: str) -> Iterator[Databases]:
+    """Empty stores in databases of their own, on the server of this test process."""
+    databases = Databases(postgres_url)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture
+def postgres_store(postgres_databases: Databases) -> Iterator[str]:
+    """The address of a database with an empty store in it."""
+    name, uses = postgres_databases.take()
+    yield postgres_databases.address(name)
+    postgres_databases.give_back(name, uses)
+
+
 @cache
 def warm_pool() -> type:
     """Return a pool whose connections outlive it: a new one plans every statement anew, longer than most tests take."""
@@ -283,12 +375,24 @@ class SharedStore(NamedTuple):
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> SharedStore:
-    """An empty store of each kind in turn; on PostgreSQL a schema, which is made much quicker than a database."""
+def unmade_store(request: pytest.FixtureRequest, tmp_path: Path) -> SharedStore:
+    """Where a store of each kind can be made, which is not there yet."""
     if request.param == "sqlite":
         return SharedStore(f"sqlite:///{tmp_path}/jobs.db", {})
     url = request.getfixturevalue("postgres_url")
     return SharedStore(url, {"schema": f"shared_{os.getpid()}_{next(_schemas)}"})
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def shared_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SharedStore]:
+    """An empty store of each kind in turn; on PostgreSQL a schema, which is made much quicker than a database."""
+    if request.param == "sqlite":
+        yield SharedStore(f"sqlite:///{tmp_path}/jobs.db", {})
+        return
+    schemas = request.getfixturevalue("postgres_schemas")
+    schema, uses = schemas.take()
+    yield SharedStore(schemas.url, {"schema": schema})
+    schemas.give_back(schema, uses)
 
 
 @pytest.fixture(params=STORES)

@@ -3,11 +3,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.stores import postgres_database, postgres_url
+from tests.stores import postgres_database, postgres_databases, postgres_store, postgres_url
 
 from penstock import App
 
-__all__ = ["postgres_database", "postgres_url"]
+__all__ = ["postgres_database", "postgres_databases", "postgres_store", "postgres_url"]
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
@@ -16,7 +16,7 @@ POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of an empty store, on each kind of store that workers use."""
     if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_database"))
+        return str(request.getfixturevalue("postgres_store"))
     return f"sqlite:///{tmp_path}/jobs.db"
 
 

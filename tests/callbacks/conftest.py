@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from tests.stores import SharedStore, postgres_url, shared_store
+from tests.stores import SharedStore, postgres_schemas, postgres_url, shared_store
 
 import penstock
 from penstock import Queue, RetryPolicy
 from penstock.callbacks import CallbackDelivery
 from penstock.callbacks import delivery as delivery_module
 
-__all__ = ["postgres_url", "shared_store"]
+__all__ = ["postgres_schemas", "postgres_url", "shared_store"]
 
 DEADLINE = 30.0
 QUICK = RetryPolicy(max_attempts=4, backoff="constant", initial_delay=0)

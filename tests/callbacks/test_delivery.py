@@ -479,7 +479,9 @@ if mode == "freezes":
             os.kill(os.getpid(), signal.SIGSTOP)
     CallbackDelivery._judge, CallbackDelivery._send_due = note, freeze
 queue = penstock.connect(url, **options)
-delivery = CallbackDelivery(queue, "any", lease=1, retry=RetryPolicy(max_attempts=4, initial_delay=0)).start()
+# One that lives keeps its lease on a busy machine too.
+lease = 5 if mode == "lives" else 1
+delivery = CallbackDelivery(queue, "any", lease=lease, retry=RetryPolicy(max_attempts=4, initial_delay=0)).start()
 print("started", flush=True)
 sys.stdin.read()
 delivery.close()
@@ -528,20 +530,32 @@ def test_killed_between_the_answer_and_its_record_it_is_told_again_with_the_same
     assert endpoint.requests.empty()
 
 
+def hear(endpoint, wanted, earlier=()):
+    """Wait until all of these jobs were told of, and nothing else; again only under the same delivery id.
+
+    It is told again where a busy machine lets a lease run out in the middle. Returns how many requests there were.
+    """
+    told, requests = {}, 0
+    while not set(wanted) <= told.keys():
+        request = endpoint.next()
+        requests += 1
+        subject = request.event["subject"]
+        assert subject in {*wanted, *earlier}
+        assert told.setdefault(subject, request.id) == request.id
+    return requests + endpoint.requests.qsize()
+
+
 @pytest.mark.process
 def test_of_several_processes_one_delivers_and_another_takes_over(queue, endpoint, child):
     processes = [child("lives") for _ in range(2)]
     ids = [end(queue, endpoint.url()).id for _ in range(20)]
-    told = [endpoint.next() for _ in range(20)]
-    assert sorted(each.event["subject"] for each in told) == sorted(ids)
-    assert endpoint.requests.empty()
+    assert hear(endpoint, ids) < 30, "both deliver: each is told of twice"
     holder = until(lambda: queue.backend.list_consumers()[0].holder)
     pid = int(holder.split("/")[-2])
     (holding,) = [each for each in processes if each.pid == pid]
     until(lambda: is_empty(queue))
     holding.kill()
-    more = [end(queue, endpoint.url()).id for _ in range(5)]
-    assert sorted(endpoint.next().event["subject"] for _ in range(5)) == sorted(more)
+    hear(endpoint, [end(queue, endpoint.url()).id for _ in range(5)], earlier=ids)
     assert queue.backend.list_consumers()[0].holder != holder
 
 
@@ -570,7 +584,7 @@ def test_a_forgotten_consumer_is_registered_again(queue, endpoint, deliver):
     queue.backend.forget_consumer(CALLBACKS)
     queue.delete_jobs(job_ids=[first.id])
     second = end(queue, endpoint.url())
-    assert endpoint.next().event["subject"] == second.id
+    hear(endpoint, [second.id], earlier=[first.id])
 
 
 # -- its own life -------------------------------------------------------------------------------------------------

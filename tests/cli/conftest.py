@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.stores import postgres_database, postgres_url, shared_store  # noqa: F401  # fixtures
+from tests.stores import postgres_database, postgres_url  # noqa: F401  # fixtures
+from tests.stores import unmade_store as shared_store  # noqa: F401  # a fixture; commands make their store
 
 from penstock import cli
 

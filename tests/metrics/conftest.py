@@ -1,1 +1,1 @@
-from tests.stores import postgres_database, postgres_url, shared_store  # noqa: F401  # fixtures
+from tests.stores import postgres_database, postgres_schemas, postgres_url, shared_store  # noqa: F401  # fixtures

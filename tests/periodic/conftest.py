@@ -1,3 +1,3 @@
-from tests.stores import postgres_url, shared_store
+from tests.stores import postgres_schemas, postgres_url, shared_store
 
-__all__ = ["postgres_url", "shared_store"]
+__all__ = ["postgres_schemas", "postgres_url", "shared_store"]

@@ -3,12 +3,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.stores import postgres_database, postgres_url
+from tests.stores import postgres_database, postgres_databases, postgres_store, postgres_url
 
 import penstock
 from penstock.processes import BackendRegistry, JobQueue, JsonlRegistry, Registry
 
-__all__ = ["postgres_database", "postgres_url"]
+__all__ = ["postgres_database", "postgres_databases", "postgres_store", "postgres_url"]
 
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
@@ -22,7 +22,7 @@ def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registr
     url = (
         f"sqlite:///{tmp_path}/jobs.db"
         if request.param == "sqlite"
-        else request.getfixturevalue("postgres_database")
+        else request.getfixturevalue("postgres_store")
     )
     with penstock.open_backend(url) as backend:
         yield BackendRegistry(backend)

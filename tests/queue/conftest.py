@@ -2,12 +2,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.stores import postgres_database, postgres_url
+from tests.stores import postgres_database, postgres_databases, postgres_store, postgres_url
 
 import penstock
 from penstock import Queue
 
-__all__ = ["postgres_database", "postgres_url"]
+__all__ = ["postgres_database", "postgres_databases", "postgres_store", "postgres_url"]
 
 pytest.register_assert_rewrite("penstock.testing.conformance")
 
@@ -18,7 +18,7 @@ POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 @pytest.fixture(params=["memory", "sqlite", POSTGRES])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_database"))
+        return str(request.getfixturevalue("postgres_store"))
     return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
 
 
@@ -26,7 +26,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a store that several processes may open."""
     if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_database"))
+        return str(request.getfixturevalue("postgres_store"))
     return f"sqlite:///{tmp_path}/jobs.db"
 
 

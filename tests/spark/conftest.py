@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from tests.spark.support import FAST, fill
-from tests.stores import postgres_database, postgres_url
+from tests.stores import postgres_database, postgres_databases, postgres_store, postgres_url
 
 import penstock
 
-__all__ = ["postgres_database", "postgres_url"]
+__all__ = ["postgres_database", "postgres_databases", "postgres_store", "postgres_url"]
 
 # Where Spark is missing, test_presence.py says so.
 HAS_SPARK = importlib.util.find_spec("pyspark") is not None
@@ -31,6 +31,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))
             if "spark" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.slow)
+                # Minutes where others work too; and one that is cut off while it talks to Java leaves a session that
+                # fails all the others.
+                if item.get_closest_marker("timeout") is None:
+                    item.add_marker(pytest.mark.timeout(1200))
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +58,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 @pytest.fixture(params=["sqlite", POSTGRES])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_database"))
+        return str(request.getfixturevalue("postgres_store"))
     return f"sqlite:///{tmp_path}/jobs.db"
 
 

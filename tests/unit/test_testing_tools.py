@@ -49,13 +49,15 @@ class TestCells:
 
         def cell(_, name):
             tried.append(name)
-            assert name not in {"a2", "b3"}, "no good"
+            assert name != "a2", "no good"
+            with pytest.raises(ValueError, match="bad"):
+                int("bad" if name != "b3" else "3")
 
-        with pytest.raises(ExceptionGroup) as caught:
+        with pytest.raises(AssertionError) as caught:
             Table(cell).walk(backend=ModelBackend(clock=ManualClock()))
         assert tried == ["a1", "a2", "a3", "b1", "b2", "b3"]
-        assert caught.value.message == "2 of 6 cells failed: [a-2], [b-3]"
-        assert [error.__notes__ for error in caught.value.exceptions] == [
+        assert str(caught.value) == "2 of 6 cells failed: [a-2], [b-3]"
+        assert [error.__notes__ for error in caught.value.__cause__.exceptions] == [
             ["in the cell [a-2]"],
             ["in the cell [b-3]"],
         ]
@@ -91,11 +93,10 @@ class TestCells:
                 rows = super().read_journal(*args, **options)
                 return [row for row in rows if (row.job_id, row.verb) != ("b1", verb)]
 
-        with pytest.raises(ExceptionGroup) as caught:
+        with pytest.raises(AssertionError, match=r"of 6 cells failed: \[b-1\]"):
             Table(lambda backend, name: drive(backend, JobStatus.COMPLETED, name)).walk(
                 backend=Forgetful(clock=ManualClock())
             )
-        assert "[b-1]" in caught.value.message
 
     def test_a_store_that_cannot_be_cleared_ends_the_walk(self):
         class Clinging(ModelBackend):
@@ -104,7 +105,7 @@ class TestCells:
             def delete_jobs(self, *_, **__):
                 raise RuntimeError("kept")
 
-        with pytest.raises(ExceptionGroup, match=r"1 of 1 cells failed: \[after a-1\]"):
+        with pytest.raises(AssertionError, match=r"1 of 1 cells failed: \[after a-1\]"):
             Table(lambda backend, name: drive(backend, JobStatus.COMPLETED, name)).walk(
                 backend=Clinging(clock=ManualClock())
             )

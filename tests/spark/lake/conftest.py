@@ -20,9 +20,10 @@ def story(spark, tmp_path_factory) -> dict[str, Any]:
     reports = []
     one.stir(1, 300)
     reports.append(sync(spark, one.url, lake))
-    one.stir(2, 200)
-    two.stir(3, 200)
-    reports.append(sync(spark, [one.url, two.url], lake, events_per_batch=70))
+    one.stir(2, 120)
+    two.stir(3, 120)
+    new = len(one.entries()) - reports[0].events + len(two.entries())
+    reports.append(sync(spark, [one.url, two.url], lake, events_per_batch=new // 3 + 1))
     before = files_of(lake)
     reports.append(sync(spark, [one.url, two.url], lake))
     return {"lake": lake, "stores": [one, two], "reports": reports, "before": before, "after": files_of(lake)}

@@ -37,7 +37,7 @@ def invoke(spark, monkeypatch):
     return lambda *arguments: CliRunner().invoke(app, [str(each) for each in arguments])
 
 
-def test_from_the_store_to_the_page(invoke, tmp_path):
+def test_from_the_store_to_the_page(invoke, tmp_path, monkeypatch):
     store = RandomStore(tmp_path)
     store.stir(8, 150)
     lake, page, numbers = tmp_path / "lake", tmp_path / "report.html", tmp_path / "report.json"
@@ -51,6 +51,8 @@ def test_from_the_store_to_the_page(invoke, tmp_path):
     assert invoke("report", "--lake", lake, "--out", page, "--json", numbers).exit_code == 0
     assert json.loads(numbers.read_text())["events"] == rows
     assert "Plotly" in page.read_text("utf-8")
+    figures = json.loads(numbers.read_text())
+    monkeypatch.setattr("penstock.spark.reporting.report_figures", lambda *_: figures)  # they were read above
     for arguments in (["--lake", lake, "--json"], ["--json", "-l", lake]):  # alone, it is stdout
         assert json.loads(invoke("report", *arguments).stdout)["events"] == rows
 
@@ -64,7 +66,7 @@ def test_a_continuous_pipeline_follows_until_a_signal_and_leaves_whole_tables(in
 
     def reaches(condition):
         never = threading.Event()
-        for _ in range(2400):
+        for _ in range(20_000):
             if condition():
                 return
             never.wait(0.05)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
+import pytest
+
 from penstock.backends.base import Backend
 from penstock.testing.conformance._support import CELL_BEGAN, all_jobs, journal
 from penstock.testing.journal import Violation, check_fold, check_store
@@ -56,20 +58,26 @@ class Walk:
         try:
             yield
         except Exception as error:
-            error.add_note(f"in the cell [{name}]")
-            self._failed.append((name, error))
+            self._keep(name, error)
+        except pytest.fail.Exception as error:  # of pytest.raises; it is no Exception
+            self._keep(name, AssertionError(str(error)).with_traceback(error.__traceback__))
+
+    def _keep(self, name: str, error: Exception) -> None:
+        error.add_note(f"in the cell [{name}]")
+        self._failed.append((name, error))
 
     def end(self) -> None:
         """Raise what was kept.
 
         Raises:
-            ExceptionGroup: its message names every cell that failed; it holds the first errors.
+            AssertionError: names every cell that failed; its cause is what went wrong in the first of them.
         """
         assert self.tried, "a table without cells proves nothing"
         if self._failed:
-            names = ", ".join(dict.fromkeys(f"[{name}]" for name, _ in self._failed))
-            message = f"{len(self._failed)} of {self.tried} cells failed: {names}"
-            raise ExceptionGroup(message, [error for _, error in self._failed[:_SHOWN]])
+            names = dict.fromkeys(f"[{name}]" for name, _ in self._failed)
+            errors = [error for _, error in self._failed[:_SHOWN]]
+            cause = errors[0] if len(errors) == 1 else ExceptionGroup("the first of them", errors)
+            raise AssertionError(f"{len(names)} of {self.tried} cells failed: {', '.join(names)}") from cause
 
 
 class StoreWalk(Walk):
@@ -98,10 +106,10 @@ class StoreWalk(Walk):
         """Look at the whole journal too, and raise what was kept."""
         CELL_BEGAN.set(0)
         for violation in check_store(self._backend):
-            first = min((row.seq for row in violation.rows), default=0)
-            name = [name for began, name in self._began if began < max(first, 1)][-1]
-            with Walk.cell(self, name):
-                raise AssertionError(str(violation))
+            before = [
+                name for began, name in self._began if any(began < row.seq for row in violation.rows[:1])
+            ]
+            self._keep(before[-1] if before else "after the last", AssertionError(str(violation)))
         super().end()
 
 
