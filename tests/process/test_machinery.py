@@ -31,6 +31,7 @@ from penstock._process import (
     Task,
     system,
 )
+from penstock._process.messages import MAX_FRAME
 
 pytestmark = [
     pytest.mark.process,
@@ -177,7 +178,7 @@ def test_what_is_too_large_to_be_sent_takes_nothing(jobs):
     supervisor.start()
     waiting = wait_for_spares(supervisor)
     with pytest.raises(InvalidArgumentError, match="the limit is"):
-        jobs.start("echo", bytes(18 * 1024 * 1024))
+        jobs.start("echo", bytes(MAX_FRAME + 1))
     assert wait_for_spares(supervisor) == waiting
 
 
