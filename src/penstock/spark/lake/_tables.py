@@ -238,22 +238,28 @@ def _update_flows(work: Work, new: DataFrame, batch: Batch) -> DataFrame | None:
     if batch.named is not None and work.rows_now(JOBS) <= MOST_ROWS:
         return _update_few_flows(work, batch.named, files, batch)
     waiting, awaited = _dependent(new)
-    trees = (
-        work.read(FLOWS, files, with_file=True)
-        .selectExpr(*_TREE, "job_ids", FILE, "explode(job_ids) AS job_id")
-        .join(new.select(*_ID).union(awaited).distinct(), _ID, "left_semi")
-        .dropDuplicates([*_TREE])
-        .localCheckpoint()
-    )
-    old = work.files_of(FLOWS, [row[FILE] for row in trees.select(FILE).distinct().collect()])
+    scope = waiting.union(awaited)
+    old: list[LakeFile] = []
+    trees: DataFrame | None = None
+    if files:
+        trees = (
+            work.read(FLOWS, files, with_file=True)
+            .selectExpr(*_TREE, "job_ids", FILE, "explode(job_ids) AS job_id")
+            .join(new.select(*_ID).union(awaited).distinct(), _ID, "left_semi")
+            .dropDuplicates([*_TREE])
+            .localCheckpoint()
+        )
+        old = work.files_of(FLOWS, [row[FILE] for row in trees.select(FILE).distinct().collect()])
+        scope = scope.union(trees.selectExpr("source", "explode(job_ids) AS job_id"))
     if not (old or batch.dependent):
         return None
-    scope = waiting.union(awaited).union(trees.selectExpr("source", "explode(job_ids) AS job_id")).distinct()
     # The walk reads them several times, the table is read once.
-    related = work.now(JOBS).select(*FLOW_FACTS).join(_hinted(scope, batch), _ID, "left_semi")
+    related = work.now(JOBS).select(*FLOW_FACTS).join(_hinted(scope.distinct(), batch), _ID, "left_semi")
     changed = flows(related.localCheckpoint())
-    others = work.read(FLOWS, old).join(trees.select(*_TREE), [*_TREE], "left_anti")
-    work.stage(FLOWS, changed.union(others), about=sum(file.rows for file in old) + batch.about)
+    rows = changed
+    if trees is not None:
+        rows = rows.union(work.read(FLOWS, old).join(trees.select(*_TREE), [*_TREE], "left_anti"))
+    work.stage(FLOWS, rows, about=sum(file.rows for file in old) + batch.about)
     work.replace(FLOWS, old)
     return changed
 
@@ -263,8 +269,10 @@ def _update_few_flows(work: Work, named: Named, files: list[LakeFile], batch: Ba
     found = rows_with(work.paths(files), [*_TREE, "job_ids"], spoken_of, listed="job_ids")
     trees = [rows for _, rows in found]
     scope = distinct([named.waiting, named.awaited, *map(jobs_of, trees)])
+    if not scope.num_rows:
+        return None
     related = [rows for _, rows in rows_with(work.paths_now(JOBS), FLOW_FACTS, scope)]
-    if not related:
+    if not related:  # they were archived before the lake came
         return None
     changed = flows(work.local(JOBS, related))
     work.stage(FLOWS, changed, about=batch.about)
