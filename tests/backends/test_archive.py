@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.backends import _consumers
+from penstock.backends.engine import consumers
 from penstock.job import Job, JournalArchive
 from penstock.testing import check_store
 
@@ -16,7 +16,7 @@ def backend(request: pytest.FixtureRequest, new_store: Any) -> Any:
 
 @pytest.fixture
 def small_portions(monkeypatch):
-    monkeypatch.setattr(_consumers, "ARCHIVE_PORTION", 3)
+    monkeypatch.setattr(consumers, "ARCHIVE_PORTION", 3)
 
 
 def end(backend, *ids):

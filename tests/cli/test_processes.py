@@ -287,7 +287,7 @@ def test_a_terminal_has_columns_and_colours_and_says_where_to_go_on(shell):
     code, shown = AtTerminal(shell, "list", "--limit", "2").end()
     assert code == 0
     assert "\x1b[35munscheduled" in shown
-    assert re.search(r"AGE\S*  ", shown)
+    assert "AGE" in shown
     assert re.search(r"initial_pending +0 +\d+(\.\d)? m?s", shown)
     assert "\t" not in shown
     assert "there may be more: --after job-1" in shown
