@@ -25,7 +25,7 @@ from penstock.events import Event, EventBus, EventKind
 from penstock.flow import Flow, flatten
 from penstock.job import Job, Key, Priority
 from penstock.policy import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts, duration
-from penstock.scope import checkpoint
+from penstock.scope import checkpoint, shielded
 from penstock.stream import JobStream, check_stream
 
 __all__ = ["Queue"]
@@ -373,7 +373,9 @@ class Queue(StoreVerbs):
         return stats.total_jobs == stats.completed_jobs + stats.stopped_jobs
 
     def _tell_queue_event(self, kind: EventKind) -> None:
-        self._emitter.add(Event(kind=kind, at=self.backend.now()))
+        with shielded():  # it is done: whoever is told that the time is over would do it again
+            at = self.backend.now()
+        self._emitter.add(Event(kind=kind, at=at))
         self._emitter.tell()
 
     # -- ending -------------------------------------------------------------------------------------------------

@@ -167,6 +167,20 @@ def test_blocking_waits_no_longer_than_it_may(queue, connection):
     connection.rollback()
 
 
+def test_a_block_that_is_stored_is_not_called_off_by_a_scope_that_ends_then(queue, monkeypatch):
+    """R16, Q54: only the moment of the event was left to ask for."""
+    with cancel_scope() as scope:
+        set_blocked = queue.backend.set_blocked
+
+        def stored_late(blocked):
+            set_blocked(blocked)
+            scope.cancel()
+
+        monkeypatch.setattr(queue.backend, "set_blocked", stored_late)
+        queue.block()
+    assert queue.is_blocked()
+
+
 def test_a_keyed_job_holds_its_key_until_the_transaction_ends(queue, connection, call):
     """R3: whoever comes next waits, and stands behind it."""
     key = Key("document")

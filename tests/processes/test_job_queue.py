@@ -688,7 +688,7 @@ def test_closing_stops_what_runs_and_leaves_nothing(registry):
     with pytest.raises(QueueClosedError):
         queue.add_job(new(Waiting))
     del queue, job, jobs, is_under_way
-    when(lambda: threading.active_count() == threads)
+    when(lambda: threading.active_count() <= threads)  # those of earlier tests may have ended meanwhile
     gc.collect()  # jobs and their processes know each other
     # the variables of the jobs are gone with the jobs; a store keeps what it opened for the threads it has seen
     assert len(os.listdir("/proc/self/fd")) <= files + (0 if isinstance(registry, JsonlRegistry) else 4)
