@@ -53,8 +53,8 @@ logger = logging.getLogger("penstock")
 PIECE: Final = 65536
 START_SECONDS: Final = 60.0
 LOSE_SECONDS: Final = 5.0
-#: Variables that a job's process does not get: it reaches the store through its worker alone.
-#: How variables end that no process of a job gets to see: where the store is, and what signs callbacks.
+#: How those of our variables end that no process of a job gets to see: where the store is, and what signs callbacks.
+#: It reaches the store through its worker alone.
 HIDDEN: Final = ("_URL", "_SECRET")
 MARK: Final = "PENSTOCK_WARDEN"
 # The path comes first, since the rest is found by it; then the hooks, before anything is imported that has some.
