@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -201,3 +202,53 @@ def test_few_manifests_are_kept(folder):
     for number in range(15):
         commit(folder, {f"jobs/open-{number}": str(number)})
     assert len(list((folder.path / "_penstock" / "manifests").iterdir())) == 10
+
+
+def held(folder):
+    """Return what can be read of the newest manifest, and the files that hold it."""
+    manifest = folder.current()
+    paths = folder.hold(manifest, [file for files in manifest.tables.values() for file in files])
+    return sorted(path.read_text() for path in paths), paths
+
+
+def test_what_is_read_stays_for_a_day_after_it_was_replaced(folder):
+    commit(folder, FIRST)
+    texts, paths = held(folder)
+    assert texts == ["1", "a"]
+    commit(folder, SECOND)
+    assert contents(folder) == SECOND
+    assert sorted(path.read_text() for path in paths) == texts
+    assert held(folder)[0] == ["2", "a", "b"]
+    yesterday = time.time() - 86_401
+    os.utime(paths[0].parent, (yesterday, yesterday))
+    folder.repair()
+    assert not any(path.exists() for path in paths)
+    assert held(folder)[0] == ["2", "a", "b"]
+
+
+def test_reading_again_begins_the_day_again(folder):
+    commit(folder, FIRST)
+    _, paths = held(folder)
+    yesterday = time.time() - 86_401
+    os.utime(paths[0].parent, (yesterday, yesterday))
+    held(folder)
+    folder.repair()
+    assert all(path.exists() for path in paths)
+
+
+def test_a_file_that_was_restored_is_read_instead_of_the_one_before(folder):
+    commit(folder, FIRST)
+    held(folder)
+    restored = folder.path / "jobs" / "open-1"
+    restored.unlink()
+    restored.write_text("restored")
+    assert held(folder)[0] == ["a", "restored"]
+
+
+def test_where_no_links_can_be_made_the_files_themselves_are_read(folder):
+    commit(folder, FIRST)
+    (folder.path / "_penstock" / "reading").write_text("in the way")
+    texts, paths = held(folder)
+    assert texts == ["1", "a"]
+    assert {path.relative_to(folder.path).parts[0] for path in paths} == {"events", "jobs"}
+    commit(folder, SECOND)

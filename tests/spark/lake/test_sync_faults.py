@@ -9,11 +9,14 @@ import duckdb
 import msgspec
 import psutil
 import pytest
+from tests.journals import rows_of
 from tests.spark.lake.support import TABLES, RandomStore, assert_lake_is, files_of
 
 import penstock
 from penstock.errors import BackendError, InvalidArgumentError
 from penstock.spark import audit, read_table, sync
+from penstock.spark.lake._manifest import LakeFolder
+from penstock.spark.lake._reading import snapshot
 
 
 class CutError(Exception):
@@ -153,6 +156,33 @@ def test_a_second_pipeline_is_refused_and_the_first_goes_on(spark, synced):
     assert not any(file.exists() for file in torn)
     assert spark.read.parquet(str(lake / "events")).count() == len(store.entries())
     assert spark.read.parquet(str(lake / "jobs")).count() == read_table(spark, lake, "jobs").count()
+
+
+def test_a_table_that_is_being_read_stays_as_it_was(spark, synced):
+    """Further batches replace its files before the first row is asked for."""
+    store, lake = synced
+    frames = {name: read_table(spark, lake, name) for name in TABLES}
+    rows = {name: rows_of(frame) for name, frame in frames.items()}
+    paths = {path for path in files_of(lake) if path.startswith("jobs/")}
+    store.stir(11, 60)
+    sync(spark, store.url, lake)
+    assert paths - set(files_of(lake))
+    assert {name: rows_of(frame) for name, frame in frames.items()} == rows
+    assert rows_of(read_table(spark, lake, "jobs")) != rows["jobs"]
+
+
+def test_who_reads_while_a_batch_replaces_the_files_reads_again(spark, synced, monkeypatch):
+    store, lake = synced
+    before = LakeFolder(lake).current()
+    store.stir(12, 60)
+    sync(spark, store.url, lake)
+    after = LakeFolder(lake).current()
+    told = [before, after, after]
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeFolder, "current", lambda _: told.pop(0))
+        found, tables = snapshot(spark, lake, TABLES)
+    assert (found.number, told) == (after.number, [])
+    assert tables["events"].count() == len(store.entries())
 
 
 def test_a_lake_of_a_newer_version_is_left_alone(spark, synced):

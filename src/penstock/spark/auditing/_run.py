@@ -24,8 +24,7 @@ from penstock.spark.auditing._histories import ORIGIN, STATE, checked_rows, hist
 from penstock.spark.auditing._keys import idempotency_checks, key_checks
 from penstock.spark.auditing._sequence import sequence_checks
 from penstock.spark.auditing._words import COLUMNS, Check, broken, no_violations, told
-from penstock.spark.lake._manifest import LakeFolder
-from penstock.spark.lake._sync import read_table
+from penstock.spark.lake._reading import snapshot
 from penstock.spark.schemas import JOBS
 
 __all__ = ["Audit", "Subject", "audit", "check_events", "run_audit"]
@@ -183,15 +182,13 @@ def _cut(archived: Mapping[str, JournalArchive]) -> list[str]:
 
 
 def _of_lake(spark: SparkSession, path: str) -> Subject:
-    folder = LakeFolder(path)
-    folder.check()
-    manifest = folder.current()
+    manifest, tables = snapshot(spark, path, ["events", "jobs"])
     hidden = {
         source: JournalArchive(histories=rows, rows=rows, upto=manifest.offsets[source])
         for source, rows in manifest.hidden.items()
     }
-    stored = read_table(spark, path, "jobs").select("source", "job_id", "history", *STATE, *ORIGIN)
-    return Subject(read_table(spark, path, "events"), stored, hidden, None, manifest.rows("events"))
+    stored = tables["jobs"].select("source", "job_id", "history", *STATE, *ORIGIN)
+    return Subject(tables["events"], stored, hidden, None, manifest.rows("events"))
 
 
 def _of_store(spark: SparkSession, place: Place) -> Subject:

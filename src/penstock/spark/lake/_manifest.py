@@ -3,6 +3,7 @@
     _penstock/lake.json            what this folder is: its id and the version of its layout
     _penstock/manifests/N.json     all files of all tables after batch N, and how far each store was read
     _penstock/staging/N/…          the files of batch N before it counts
+    _penstock/reading/N/…          links to files of manifest N that somebody reads, kept for a day
     _penstock/lock                 held while somebody changes the lake
     events/ attempts/ …            the files themselves
 
@@ -19,6 +20,7 @@ import fcntl
 import os
 import shutil
 import socket
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +37,8 @@ __all__ = ["VERSION", "LakeFile", "LakeFolder", "Manifest", "Staged"]
 #: The version of the layout and of the tables. Raise it when a table changes; older lakes are rebuilt from `events`.
 VERSION: Final = 1
 _KEPT_MANIFESTS: Final = 10
+#: Seconds for which a file that was read stays readable after it was replaced.
+_HELD_FOR: Final = 86_400
 _MAGIC: Final = b"PAR1"
 
 
@@ -227,6 +231,30 @@ class LakeFolder:
             )
         )
 
+    def hold(self, manifest: Manifest, files: Iterable[LakeFile]) -> list[Path]:
+        """Return where files of a manifest can be read, for a day also after other batches have replaced them.
+
+        They are links, so they take no room, and the folders of the tables hold what counts and nothing else. Whoever
+        may not write into the lake reads the files themselves.
+
+        Raises:
+            BackendError: a file is gone or damaged.
+        """
+        folder = self._own / "reading" / f"{manifest.number:09d}"
+        places = [(self.location(manifest, file), folder / _staged_name(file.path)) for file in files]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            os.utime(folder)  # its day begins again
+            for place, link in places:
+                _link(link, place)
+        except FileNotFoundError as error:
+            raise BackendError(
+                f"a batch has replaced {error.filename}; read again", retryable=True
+            ) from error
+        except OSError:  # a lake that is not ours to write, or a disk without links
+            return [place for place, _ in places]
+        return [link for _, link in places]
+
     # -- changing it --------------------------------------------------------------------------------------------
 
     def new_staging(self, number: int, table: str) -> Path:
@@ -263,6 +291,9 @@ class LakeFolder:
         if staging.exists():
             shutil.rmtree(staging)
             done.append("deleted staging")
+        for folder in (self._own / "reading").glob("*"):
+            if folder.stat().st_mtime < time.time() - _HELD_FOR:
+                shutil.rmtree(folder)
         for number in self._numbers()[:-_KEPT_MANIFESTS]:
             self._manifest(number).unlink(missing_ok=True)
         for temporary in self._own.glob("**/*.tmp"):
@@ -325,6 +356,15 @@ def _check_version(version: int, path: Path) -> None:
         raise BackendError(
             f"the lake in {path} has version {version}, this code knows up to {VERSION}; upgrade penstock"
         )
+
+
+def _link(link: Path, place: Path) -> None:
+    try:
+        link.hardlink_to(place)
+    except FileExistsError:
+        if not link.samefile(place):  # the file was restored, from a backup
+            link.unlink()
+            link.hardlink_to(place)
 
 
 def _move(source: Path, target: Path) -> None:

@@ -23,7 +23,7 @@ from penstock.spark.lake._tables import Sink, derive, stage_events
 from penstock.spark.lake._work import Work
 from penstock.spark.tables import EVENTS, LAKE_TABLES
 
-__all__ = ["SyncProgress", "SyncReport", "read_table", "sync"]
+__all__ = ["SyncProgress", "SyncReport", "sync"]
 
 logger = logging.getLogger("penstock")
 
@@ -132,33 +132,6 @@ def sync(
                 logger.warning("the pipeline goes on: %s", error)
             if not continuous or stopping.wait(interval):
                 return SyncReport(events, batches, time.perf_counter() - started)
-
-
-def read_table(spark: SparkSession, lake: str | os.PathLike[str], name: str) -> DataFrame:
-    """Return a table of a lake: `events`, `attempts`, `jobs`, `hourly` or `flows`.
-
-    It is the table after the latest batch, also while another one is under way.
-
-    Raises:
-        InvalidArgumentError: there is no such lake or table.
-        BackendError: the lake was written by a newer version, or a file of the table is gone or damaged.
-    """
-    table = LAKE_TABLES.get(name)
-    if table is None:
-        raise InvalidArgumentError(
-            f"a lake has no table {shown(name)}; there are {', '.join(LAKE_TABLES)}", field="name", value=name
-        )
-    folder = LakeFolder(lake)
-    folder.check()
-    while True:
-        manifest = folder.current()
-        work = Work(spark, folder, manifest)
-        try:
-            return work.read(table, work.files(table))
-        except BackendError:
-            if folder.current().number == manifest.number:
-                raise
-            # A batch has just replaced what that manifest lists.
 
 
 class _Runner:

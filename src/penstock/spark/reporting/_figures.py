@@ -9,10 +9,10 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from penstock.spark.lake import read_table
-from penstock.spark.lake._manifest import LakeFolder
+from penstock.spark.lake._reading import snapshot
 from penstock.spark.reporting._short import fine_step, short_figures
 from penstock.spark.reporting._values import moment, number
+from penstock.spark.tables import LAKE_TABLES
 from penstock.spark.transforms._rows import is_final, is_in_flight, is_waiting
 
 __all__ = ["report_figures"]
@@ -33,18 +33,14 @@ def report_figures(spark: SparkSession, lake: str | os.PathLike[str]) -> dict[st
         InvalidArgumentError: there is no lake.
         BackendError: it was written by a newer version.
     """
-    folder = LakeFolder(lake)
-    folder.check()
-    manifest = folder.current()
-    hours = read_table(spark, lake, "hourly")
+    manifest, tables = snapshot(spark, lake, LAKE_TABLES)
+    hours, jobs, ended = tables["hourly"], tables["jobs"], tables["attempts"]
     attempts = hours.where(F.col("worker").isNotNull() & F.col("tag").isNull()).cache()
-    jobs = read_table(spark, lake, "jobs")
-    ended = read_table(spark, lake, "attempts")
     summary = _summary(jobs, attempts)
     fine = fine_step(_span(summary))
     if fine is not None:
         step, unit = fine
-        over_time = short_figures(ended, read_table(spark, lake, "events"), step)
+        over_time = short_figures(ended, tables["events"], step)
     else:
         unit = "hour" if attempts.select("hour").distinct().count() <= _MOST_HOURS else "day"
         step = 3_600 if unit == "hour" else 86_400
@@ -66,7 +62,7 @@ def report_figures(spark: SparkSession, lake: str | os.PathLike[str]) -> dict[st
         "types": _types(attempts),
         "workers": _workers(attempts),
         "slowest": _slowest(ended),
-        "flows": _flows(read_table(spark, lake, "flows")),
+        "flows": _flows(tables["flows"]),
     }
     attempts.unpersist()
     return figures
