@@ -87,12 +87,17 @@ class Submission:
     def _read(self, source: Iterator[Job], count: int | None) -> list[Job]:
         """Return the next jobs of the input, none at its end."""
         while jobs := self._read_any(source, count):
-            if self._skips_stored:
+            # The rest of the input joins jobs that are not plain.
+            if self._skips_stored and (count is None or not self._skips_while_inserting(jobs)):
                 stored = self._tx.stored_ids([job.id for job in jobs])
                 jobs = [job for job in jobs if job.id not in stored] if stored else jobs
             if jobs:
                 break
         return jobs
+
+    def _skips_while_inserting(self, jobs: Sequence[Job]) -> bool:
+        """Whether stored jobs need not be left out beforehand: nothing depends on which these are."""
+        return self._options.max_pending is None and _are_plain(jobs)
 
     def _read_any(self, source: Iterator[Job], count: int | None) -> list[Job]:
         jobs = list(islice(source, count))
@@ -118,16 +123,22 @@ class Submission:
         return [(self._seen[job_id], job_id, STORED) for job_id in found]
 
     def _take(self, jobs: list[Job], source: Iterator[Job]) -> None:
-        if all(job.is_plain for job in jobs):
-            self._make_room(len(jobs))
-            with self._conflicts_named():
-                self._tx.insert_plain(jobs)
-            self._ids += [job.id for job in jobs]
-            self.stored += len(jobs)
+        if _are_plain(jobs):
+            self._take_plain(jobs)
             return
         known = self._known_dependencies(jobs, source)
         fresh = self._without_duplicates(jobs)
         self._insert_connected(fresh, known)
+
+    def _take_plain(self, jobs: Sequence[Job]) -> None:
+        self._make_room(len(jobs))
+        with self._conflicts_named():
+            if self._skips_stored:
+                jobs = self._tx.insert_missing(jobs)
+            else:
+                self._tx.insert_plain(jobs)
+        self._ids += [job.id for job in jobs]
+        self.stored += len(jobs)
 
     def _known_dependencies(self, jobs: list[Job], source: Iterator[Job]) -> dict[str, Row]:
         """Return the stored jobs that `jobs` refer to; extends `jobs` by the rest of the input if need be."""
@@ -367,6 +378,10 @@ class PlainSubmission:
         except DuplicateIdError:
             raise JobExistsError(self._job.id, [(0, self._job.id, STORED)]) from None
         return self._job.id
+
+
+def _are_plain(jobs: Iterable[Job]) -> bool:
+    return all(job.is_plain for job in jobs)
 
 
 def _keys_of(jobs: Iterable[Job]) -> set[str]:

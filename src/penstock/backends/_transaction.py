@@ -110,6 +110,17 @@ class Transaction(ABC):
         self.insert(rows, [Blobs(bytes(job.payload)) for job in jobs])
         tell(self, rows)
 
+    def insert_missing(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Do as `insert_plain` does with those whose ids are not stored, and return these.
+
+        A store overrides this where it has a quicker way.
+        """
+        stored = self.stored_ids([job.id for job in jobs])
+        missing = [job for job in jobs if job.id not in stored] if stored else jobs
+        if missing:
+            self.insert_plain(missing)
+        return missing
+
     @abstractmethod
     def save(self, rows: Sequence[Row]) -> None:
         """Write rows that made a journaled step, and its journal row."""

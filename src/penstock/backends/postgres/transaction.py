@@ -38,6 +38,8 @@ _COPIED: Final = 20  # from so many rows on COPY is quicker than one statement w
 class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransaction, OutboxTransaction):
     """What one piece of work may do, inside a transaction that is already open."""
 
+    _meets_stored = False
+
     # -- finding rows -------------------------------------------------------------------------------------------
 
     def rows(self, ids: Collection[str]) -> dict[str, Row]:
@@ -181,6 +183,17 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransa
                 raise DuplicateIdError([job.id for job in jobs if job.id not in stored])
         if self.wants_changes:
             self.changes += [plain_change(job, self.now) for job in jobs]
+
+    def insert_missing(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Look the ids up only after one of them was found to be taken: a first write has none, a rerun many."""
+        if not self._meets_stored and len(jobs) >= _COPIED:
+            try:
+                self.insert_plain(jobs)
+            except DuplicateIdError:  # what was copied is undone
+                self._meets_stored = True
+            else:
+                return jobs
+        return super().insert_missing(jobs)
 
     def _insert_few(self, rows: Sequence[Row]) -> None:
         stored = self.execute(

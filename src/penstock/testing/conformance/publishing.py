@@ -76,6 +76,17 @@ class Publishing(Suite):
         with unchanged(backend):
             assert backend.publish_jobs(jobs(*names)) == 0
 
+    def test_what_is_left_out_may_stand_behind_a_job_that_waits_for_a_later_one(
+        self, backend: Backend
+    ) -> None:
+        """All that is read for the sake of that job, also what would not have been looked up by itself."""
+        names = [f"job-{number}" for number in range(2_500)]
+        put(backend, "job-2100", payload=b"first")
+        batch = [*jobs("waits", after=["job-2499"]), *jobs(*names)]
+        assert backend.publish_jobs(iter(batch)) == 2_500
+        assert backend.get_job("job-2100").payload == b"first"
+        assert backend.get_job("waits").after == ("job-2499",)
+
     @pytest.mark.parametrize("as_iterator", [False, True])
     @pytest.mark.parametrize(
         ("batch", "error"),
