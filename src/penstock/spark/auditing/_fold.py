@@ -3,50 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from penstock.job import JournalArchive
-from penstock.spark.auditing._histories import ORIGIN, STATE
-from penstock.spark.auditing._words import COLUMNS
-from penstock.spark.transforms._rows import REMOVES, among, is_final
+from penstock.spark.auditing._flags import flag
+from penstock.spark.auditing._histories import JOB, ORIGIN, STATE
+from penstock.spark.auditing._words import COLUMNS, said
+from penstock.spark.transforms._rows import by_source, final
 
 __all__ = ["fingerprinted", "fold_checks", "fold_suspects"]
 
-_NAMES = (*STATE, *ORIGIN)
+_NO_TEXTS: Final = "CAST(array() AS array<string>)"
 
 
 def fingerprinted(events: DataFrame) -> DataFrame:
     """Return the rows with a number for the state that each tells, and one for what its job began with."""
-    return events.withColumns({"state": _fingerprint(STATE), "began": _fingerprint(ORIGIN)})
+    return events.selectExpr("*", f"{_fingerprint(STATE)} AS state", f"{_fingerprint(ORIGIN)} AS began")
 
 
 def fold_suspects(rows: DataFrame, stored: DataFrame) -> DataFrame:
-    """Return the jobs, `source, job_id`, whose stored state is not, number for number, what their last row tells.
+    """Return the jobs, by their number `job`, that are wrong, or not stored as, number for number, their last row tells.
 
     Some of them may be in order: `fold_checks` knows what was archived, and what came while the jobs were read.
 
     Args:
-        rows: the last ones of `checked_rows` of `fingerprinted` events, with `origin.began`.
+        rows: `job, history, state, began, is_last, is_wrong, flags` of rows that are wrong or the last of a history.
         stored: as for `fold_checks`.
     """
     has_history = "history" in stored.columns
-    on = ["source", "job_id", "history"] if has_history else ["source", "job_id"]
-    last = rows.where("is_last") if has_history else rows.where(F.col("is_last") & ~among("verb", REMOVES))
-    told = last.select(*on, "state", "began")
-    kept = fingerprinted(stored).select(*on, F.col("state").alias("kept"), F.col("began").alias("kept_began"))
-    is_same = F.col("state").eqNullSafe(F.col("kept")) & F.col("began").eqNullSafe(F.col("kept_began"))
-    return told.join(kept, on, "full_outer").where(~is_same).select("source", "job_id")
+    on = ["job", "history"] if has_history else ["job"]
+    stays = "is_last" if has_history else f"(is_last AND NOT {flag('removes')})"
+    told = rows.selectExpr(
+        *on,
+        "is_wrong",
+        f"CASE WHEN {stays} THEN state END AS state",
+        f"CASE WHEN {stays} THEN began END AS began",
+        "CAST(NULL AS bigint) AS kept",
+        "CAST(NULL AS bigint) AS kept_began",
+    )
+    kept = fingerprinted(stored.selectExpr("*", JOB)).selectExpr(
+        *on,
+        "false AS is_wrong",
+        "CAST(NULL AS bigint) AS state",
+        "CAST(NULL AS bigint) AS began",
+        "state AS kept",
+        "began AS kept_began",
+    )
+    facts = dict.fromkeys(("is_wrong", "state", "began", "kept", "kept_began"), "max")
+    both = told.union(kept).groupBy(*on).agg(facts)
+    is_same = "`max(state)` <=> `max(kept)` AND `max(began)` <=> `max(kept_began)`"
+    return both.where(f"`max(is_wrong)` OR NOT ({is_same})").select("job")
 
 
-def _fingerprint(names: tuple[str, ...]) -> Column:
+def _fingerprint(names: tuple[str, ...]) -> str:
     """Return a number for the values of columns. A hash passes over nulls, so it is told where they are."""
-    values = [
-        F.coalesce(F.col(name), _no_texts()) if name in ("after", "after_any") else F.col(name)
-        for name in names
-    ]
-    return F.xxhash64(*values, *(value.isNull() for value in values))
+    values = [f"coalesce({name}, {_NO_TEXTS})" if name in ("after", "after_any") else name for name in names]
+    return f"xxhash64({', '.join([*values, *(f'{value} IS NULL' for value in values)])})"
 
 
 def fold_checks(
@@ -66,91 +80,55 @@ def fold_checks(
     """
     has_history = "history" in stored.columns
     on = ["source", "job_id", "history"] if has_history else ["source", "job_id"]
-    last = rows.where("is_last")
-    if not has_history:
-        last = last.where(~among("verb", REMOVES))
-    told = last.select(
+    last = rows.where("is_last" if has_history else f"is_last AND NOT {flag('removes')}")
+    told = last.selectExpr(
         *on,
         "seq",
-        F.col("origin.seq").alias("first_seq"),
-        F.struct(
-            *STATE,
-            F.coalesce("origin.after", _no_texts()).alias("after"),
-            F.coalesce("origin.after_any", _no_texts()).alias("after_any"),
-            F.col("origin.parent_id").alias("parent_id"),
-        ).alias("told"),
-        (F.col("origin.after").isNull()).alias("is_cut"),
+        "origin.seq AS first_seq",
+        f"{_facts('origin.')} AS told",
+        "origin.after IS NULL AS is_cut",
     )
-    kept = stored.select(
-        *on,
-        F.struct(
-            *STATE,
-            F.coalesce("after", _no_texts()).alias("after"),
-            F.coalesce("after_any", _no_texts()).alias("after_any"),
-            "parent_id",
-        ).alias("kept"),
+    kept = stored.selectExpr(*on, f"{_facts()} AS kept")
+    both = told.join(kept, on, "full_outer").selectExpr(
+        "*", f"(told IS NULL AND {final('kept.status')}) AS is_unseen"
     )
-    both = told.join(kept, on, "full_outer")
-    newer = _since(read_after, "seq")
-    unseen = F.row_number().over(Window.partitionBy("source", "is_unseen").orderBy("job_id"))
-    placed = both.withColumn("is_unseen", F.col("told").isNull() & is_final("kept.status")).withColumn(
-        "number", unseen
+    placed = both.selectExpr(
+        "*", "row_number() OVER (PARTITION BY source, is_unseen ORDER BY job_id) AS number"
     )
-    hidden = _hidden(archived)
-    alone = F.when(
-        F.col("kept").isNull() & ~_since(read_after, "first_seq"), F.lit("is in the journal alone")
-    ).when(
-        F.col("told").isNull() & ~(F.col("is_unseen") & (F.col("number") <= hidden)),
-        F.lit("is stored, but the journal does not have it"),
+    hidden = by_source({source: each.histories for source, each in archived.items()}, "0")
+    differences = ", ".join(_difference(name) for name in (*STATE, *ORIGIN))
+    detail = (
+        f"CASE WHEN kept IS NULL AND NOT {_since(read_after, 'first_seq')} THEN 'is in the journal alone'"
+        f" WHEN told IS NULL AND NOT (is_unseen AND number <= {hidden})"
+        " THEN 'is stored, but the journal does not have it'"
+        f" WHEN told IS NOT NULL AND kept IS NOT NULL AND NOT {_since(read_after, 'seq')}"
+        f" THEN nullif(concat_ws(', ', {differences}), '') END"
     )
-    differ = F.when(
-        F.col("told").isNotNull() & F.col("kept").isNotNull() & ~newer,
-        F.concat_ws(", ", *(_difference(name) for name in _NAMES)),
-    )
-    detail = F.coalesce(alone, F.when(differ != "", differ))
-    attempt = F.coalesce("told.attempt", "kept.attempt")
-    found = placed.select(
-        F.lit(23).alias("invariant"),
+    found = placed.selectExpr(
+        "23 AS invariant",
         "source",
         "job_id",
-        attempt.alias("attempt"),
+        "coalesce(told.attempt, kept.attempt) AS attempt",
         "seq",
-        F.concat(
-            detail,
-            F.lit(" ["),
-            F.coalesce(F.concat(F.lit("seq "), F.col("seq")), F.lit("no row")),
-            F.lit("]"),
-        ).alias("detail"),
+        f"concat({detail}, ' [', coalesce(concat('seq ', seq), 'no row'), ']') AS detail",
     )
-    return found.where(F.col("detail").isNotNull()).select(*COLUMNS)
+    return found.where("detail IS NOT NULL").select(*COLUMNS)
 
 
-def _difference(name: str) -> Column:
-    ours, theirs = F.col(f"kept.{name}"), F.col(f"told.{name}")
-    is_known = F.lit(True) if name in STATE else ~F.col("is_cut")
-    return F.when(
-        is_known & ~ours.eqNullSafe(theirs),
-        F.concat(F.lit(f"{name} is "), _shown(ours), F.lit(", the journal says "), _shown(theirs)),
+def _facts(origin: str = "") -> str:
+    """Return what is compared, of the journal's last row or of a stored job."""
+    return (
+        f"struct({', '.join(STATE)}, coalesce({origin}after, {_NO_TEXTS}) AS after,"
+        f" coalesce({origin}after_any, {_NO_TEXTS}) AS after_any, {origin}parent_id AS parent_id)"
     )
 
 
-def _shown(column: Column) -> Column:
-    return F.coalesce(column.cast("string"), F.lit("nothing"))
+def _difference(name: str) -> str:
+    is_known = "" if name in STATE else "NOT is_cut AND "
+    words = said(f"{name} is ", f"kept.{name}", ", the journal says ", f"told.{name}")
+    return f"CASE WHEN {is_known}NOT kept.{name} <=> told.{name} THEN {words} END"
 
 
-def _no_texts() -> Column:
-    return F.array().cast("array<string>")
-
-
-def _since(marks: Mapping[str, int] | None, column: str) -> Column:
-    found = F.lit(False)
-    for source, seq in (marks or {}).items():
-        found = found | ((F.col("source") == source) & (F.col(column) > seq))
-    return F.coalesce(found, F.lit(False))
-
-
-def _hidden(archived: Mapping[str, JournalArchive]) -> Column:
-    found = F.lit(0)
-    for source, each in archived.items():
-        found = F.when(F.col("source") == source, F.lit(each.histories)).otherwise(found)
-    return found
+def _since(marks: Mapping[str, int] | None, column: str) -> str:
+    """Return the condition that a number is above the mark of its source."""
+    return f"coalesce({column} > {by_source(marks or {}, 'NULL')}, false)"

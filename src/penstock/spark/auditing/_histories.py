@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window, WindowSpec
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
-from penstock.job import FINAL, JobStatus
-from penstock.lifecycle import MOVES, Verb
-from penstock.spark.auditing._words import Check, row_text
-from penstock.spark.transforms._rows import REMOVES, TAKES, among, is_final, is_in_flight, is_waiting
+from penstock.clock import to_micros
+from penstock.spark.auditing._flags import flag, flags_of
+from penstock.spark.auditing._words import Check, row_text, said, two_rows
 
-__all__ = ["ORIGIN", "STATE", "checked_rows", "history_checks", "left_over"]
+__all__ = ["HISTORY_CHECKS", "JOB", "ORIGIN", "STATE", "checked_rows", "coded", "flagged", "left_over"]
 
 #: What the fold of a job's rows is compared in.
 STATE: Final = (
@@ -34,6 +33,8 @@ STATE: Final = (
     "error_message",
 )
 ORIGIN: Final = ("after", "after_any", "parent_id")
+#: A job as a number, for the pass over all rows: two jobs with one number would be looked at more closely.
+JOB: Final = "xxhash64(source, job_id) AS job"
 _SEEN: Final = (
     "seq",
     "n",
@@ -46,161 +47,155 @@ _SEEN: Final = (
     "retry_count",
     "failures",
     "due_at",
+    "flags",
 )
 #: What is asked of a history's first row, and what of it is never null.
 _FIRST: Final = ("seq", "failures", "max_attempts", *ORIGIN, "began")
 _NEVER_NULL: Final = ("seq", "failures", "began")
 
 
-def _legal_moves() -> list[str]:
-    """Return the published moves, and the two kinds of rows that keep the status, as texts."""
-    moves = [(move.verb, move.source, move.target) for move in MOVES if move.source is not None]
-    moves += [(verb, status, status) for verb in REMOVES for status in FINAL]
-    moves += [(Verb.UPDATE, status, status) for status in JobStatus if status not in FINAL]
-    return [f"{verb.value}>{source.value}>{target.value}" for verb, source, target in moves]
+def flagged(events: DataFrame, cut: Iterable[str]) -> DataFrame:
+    """Return the rows with their `flags`."""
+    return events.selectExpr("*", flags_of(cut))
 
 
-def checked_rows(events: DataFrame) -> DataFrame:
-    """Return the journal with what each row needs to know of the rows before it: one shuffle, one sort.
+def coded(events: DataFrame, cut: Iterable[str]) -> DataFrame:
+    """Return the rows as numbers: all that the conditions of the checks ask for, and half as many bytes.
+
+    A hash of nothing is a number, too, so words that are the same are the same number, and nothing is like nothing.
+    """
+    return events.selectExpr(
+        JOB,
+        *("seq", "n", "attempt", "retry_count", "failures", "max_attempts", "recorded_at", "due_at"),
+        *(f"hash({name}) AS {name}" for name in ("status", "from_status", "assignee_id")),
+        *(name for name in ("state", "began") if name in events.columns),
+        flags_of(cut),
+    )
+
+
+def checked_rows(rows: DataFrame, job: Sequence[str]) -> DataFrame:
+    """Return rows with what each needs to know of the rows before it: one shuffle, one sort.
 
     Every column of an earlier row is looked up by itself, and the structs are put together at the end: what nobody asks
-    for is then never carried along, so that a pass which only asks whether something is wrong moves few bytes.
+    for is then never carried along.
+
+    Args:
+        rows: `coded` or `flagged`.
+        job: the columns that name a job.
     """
-    by_job = Window.partitionBy("source", "job_id").orderBy("seq")
-    so_far = by_job.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    before = by_job.rowsBetween(Window.unboundedPreceding, -1)
-    removed = F.coalesce(F.lag(among("verb", REMOVES)).over(by_job), F.lit(True))
-    is_success = (F.col("status") == JobStatus.COMPLETED.value) & ~among("verb", REMOVES)
-    first = tuple(name for name in _FIRST if name in events.columns)
-    rows = events.select(
-        *events.columns,
-        removed.alias("begins"),
-        *(F.lag(name).over(by_job).alias(f"was_{name}") for name in _SEEN),
-        *(_latest(name, is_success, before).alias(f"success_{name}") for name in _SEEN),
-        F.lead("seq").over(by_job).isNull().alias("is_end"),
-    ).withColumns(
-        {
-            **{f"origin_{name}": _latest(name, F.col("begins"), so_far) for name in first},
-            "history": F.sum(F.col("begins").cast("int")).over(so_far).cast("int"),
-            "is_last": F.col("is_end") | among("verb", REMOVES),
-        }
+    seen = [name for name in _SEEN if name in rows.columns]
+    first = [name for name in _FIRST if name in rows.columns]
+    ordered = f"PARTITION BY {', '.join(job)} ORDER BY seq"
+    so_far = f"({ordered} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
+    before = f"({ordered} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+    looked_back = rows.selectExpr(
+        "*",
+        f"coalesce(lag({flag('removes')}) OVER ({ordered}), true) AS begins",
+        *(f"lag({name}) OVER ({ordered}) AS was_{name}" for name in seen),
+        *(f"{_latest(name, flag('succeeds'), before)} AS success_{name}" for name in seen),
+        f"(lead(seq) OVER ({ordered}) IS NULL OR {flag('removes')}) AS is_last",
     )
-    return rows.select(
-        *events.columns,
-        "begins",
-        "history",
-        "is_last",
-        _gathered("was", _SEEN),
-        _gathered("success", _SEEN),
+    placed = looked_back.selectExpr(
+        "*",
+        *(f"{_latest(name, 'begins', so_far)} AS origin_{name}" for name in first),
+        f"CAST(sum(CAST(begins AS int)) OVER {so_far} AS int) AS history",
+    )
+    return placed.selectExpr(
+        *rows.columns,
+        *("begins", "history", "is_last"),
+        _gathered("was", seen),
+        _gathered("success", seen),
         _gathered("origin", first),
     )
 
 
-def _latest(name: str, condition: Column, window: WindowSpec) -> Column:
+def _latest(name: str, condition: str, window: str) -> str:
     """Return a column of the latest row that meets a condition."""
     if name in _NEVER_NULL:
-        return F.last(F.when(condition, F.col(name)), ignorenulls=True).over(window)
+        return f"last(CASE WHEN {condition} THEN {name} END, true) OVER {window}"
     # A null of that row would be passed over in favour of an earlier row's value; a struct that holds it is not.
-    return F.last(F.when(condition, F.struct(name)), ignorenulls=True).over(window)[name]
+    return f"(last(CASE WHEN {condition} THEN struct({name}) END, true) OVER {window}).{name}"
 
 
-def _gathered(prefix: str, names: tuple[str, ...]) -> Column:
-    return F.struct(*(F.col(f"{prefix}_{name}").alias(name) for name in names)).alias(prefix)
+def _gathered(prefix: str, names: Sequence[str]) -> str:
+    return f"struct({', '.join(f'{prefix}_{name} AS {name}' for name in names)}) AS {prefix}"
 
 
-def history_checks(cut: list[str]) -> list[Check]:
-    """Return the checks of a row of `checked_rows`.
+_STEPS: Final = f"NOT begins AND NOT {flag('enqueues')}"
+_FOLLOWS: Final = f"{_STEPS} AND from_status <=> was.status"
+_WAS_FINAL: Final = flag("is_final", "was.flags")
+_LIMIT: Final = "greatest(origin.max_attempts, origin.failures)"
+_MAY_NOT: Final = said("", "verb", " may not lead from ", "was.status", " to ", "status")
+_BOTH: Final = two_rows("was.")
 
-    Args:
-        cut: the sources from which histories were archived: a job may go on after its history has left the journal.
-    """
-    begins, was = F.col("begins"), F.col("was")
-    here, there = row_text(), row_text("was.")
-    both = F.concat_ws("; ", there, here)
-    move = F.concat_ws(">", "verb", "from_status", "status")
-    is_legal = F.coalesce(move.isin(_legal_moves()), F.lit(False)) & F.col("from_status").isNotNull()
-    is_cut = F.col("source").isin(cut) & (F.col("n") > 1) & (F.col("verb") != Verb.ENQUEUE.value)
-    is_proper = (F.col("verb") == Verb.ENQUEUE.value) & (F.col("n") == 1) & F.col("from_status").isNull()
-    is_again = ~begins & (F.col("verb") == Verb.ENQUEUE.value)
-    steps = ~begins & ~is_again
-    takes = among("verb", TAKES)
-    starts_elsewhere = ~F.col("from_status").eqNullSafe(was["status"])
-    limit = F.greatest("origin.max_attempts", "origin.failures")
-    is_over = F.col("origin.max_attempts").isNotNull() & (F.col("failures") > limit)
-    was_over = ~begins & (was["failures"] > limit)
-
-    def text(*parts: str | Column) -> Column:
-        return F.concat(*(F.lit(part) if isinstance(part, str) else _shown(part) for part in parts))
-
-    verb = F.col("verb")
-    may_not = text(verb, " may not lead from ", was["status"], " to ", F.col("status"))
-    checks: list[Check] = [
-        (
-            1,
-            begins & ~is_cut & ~is_proper,
-            text("the history does not begin with enqueue, n = 1"),
-            here,
-        ),
-        (
-            1,
-            begins & is_cut & ~(is_final("from_status") & is_legal),
-            text("its beginning is missing, and it had not ended there"),
-            here,
-        ),
-        (1, is_again, text("enqueued again without removal"), both),
-        (2, steps & (F.col("n") != was["n"] + 1), text("n goes from ", was["n"], " to ", F.col("n")), both),
-        (3, steps & starts_elsewhere, text(verb, " starts from ", F.col("from_status")), both),
-        (3, steps & ~starts_elsewhere & ~is_legal & ~is_final("was.status"), may_not, both),
-        (4, steps & ~starts_elsewhere & ~is_legal & is_final("was.status"), may_not, both),
-        (
-            5,
-            steps & (F.col("attempt") != was["attempt"] + takes.cast("int")),
-            text(verb, " takes attempt from ", was["attempt"], " to ", F.col("attempt")),
-            both,
-        ),
-        (6, steps & takes & is_in_flight("was.status"), text("taken while an attempt holds it"), both),
-        (
-            7,
-            steps & ~takes & ~F.col("assignee_id").eqNullSafe(was["assignee_id"]),
-            text(verb, " changes the assignee"),
-            both,
-        ),
-        (
-            7,
-            steps & ((F.col("retry_count") < was["retry_count"]) | (F.col("failures") < was["failures"])),
-            text(verb, " takes a counter back"),
-            both,
-        ),
-        (
-            8,
-            (F.col("status") == JobStatus.COMPLETED.value)
-            & ~among("verb", REMOVES)
-            & (F.col("success.seq") >= F.col("origin.seq")),
-            text("succeeded twice"),
-            F.concat_ws("; ", row_text("success."), here),
-        ),
-        (
-            11,
-            is_over & ~was_over,
-            text(F.col("failures"), " counted failures of ", F.col("origin.max_attempts"), " allowed"),
-            here,
-        ),
-        (
-            12,
-            steps & (verb == Verb.CLAIM.value) & (F.col("recorded_at") < was["due_at"]),
-            text("claimed before ", was["due_at"].cast("string")),
-            both,
-        ),
-    ]
-    return checks
+#: What is asked of a row of `checked_rows`.
+HISTORY_CHECKS: Final = (
+    Check(
+        1,
+        f"begins AND NOT {flag('is_cut')} AND NOT {flag('is_first')}",
+        said("the history does not begin with enqueue, n = 1"),
+        row_text(),
+    ),
+    Check(
+        1,
+        f"begins AND {flag('is_cut')} AND NOT ({flag('was_final')} AND {flag('is_legal')})",
+        said("its beginning is missing, and it had not ended there"),
+        row_text(),
+    ),
+    Check(1, f"NOT begins AND {flag('enqueues')}", said("enqueued again without removal"), _BOTH),
+    Check(2, f"{_STEPS} AND n <> was.n + 1", said("n goes from ", "was.n", " to ", "n"), _BOTH),
+    Check(
+        3,
+        f"{_STEPS} AND NOT from_status <=> was.status",
+        said("", "verb", " starts from ", "from_status"),
+        _BOTH,
+    ),
+    Check(3, f"{_FOLLOWS} AND NOT {flag('is_legal')} AND NOT {_WAS_FINAL}", _MAY_NOT, _BOTH),
+    Check(4, f"{_FOLLOWS} AND NOT {flag('is_legal')} AND {_WAS_FINAL}", _MAY_NOT, _BOTH),
+    Check(
+        5,
+        f"{_STEPS} AND attempt <> was.attempt + CAST({flag('takes')} AS int)",
+        said("", "verb", " takes attempt from ", "was.attempt", " to ", "attempt"),
+        _BOTH,
+    ),
+    Check(
+        6,
+        f"{_STEPS} AND {flag('takes')} AND {flag('is_in_flight', 'was.flags')}",
+        said("taken while an attempt holds it"),
+        _BOTH,
+    ),
+    Check(
+        7,
+        f"{_STEPS} AND NOT {flag('takes')} AND NOT assignee_id <=> was.assignee_id",
+        said("", "verb", " changes the assignee"),
+        _BOTH,
+    ),
+    Check(
+        7,
+        f"{_STEPS} AND (retry_count < was.retry_count OR failures < was.failures)",
+        said("", "verb", " takes a counter back"),
+        _BOTH,
+    ),
+    Check(
+        8, f"{flag('succeeds')} AND success.seq >= origin.seq", said("succeeded twice"), two_rows("success.")
+    ),
+    Check(
+        11,
+        f"origin.max_attempts IS NOT NULL AND failures > {_LIMIT} AND NOT (NOT begins AND was.failures > {_LIMIT})",
+        said("", "failures", " counted failures of ", "origin.max_attempts", " allowed"),
+        row_text(),
+    ),
+    Check(
+        12,
+        f"{_STEPS} AND {flag('claims')} AND recorded_at < was.due_at",
+        said("claimed before ", "was.due_at"),
+        _BOTH,
+    ),
+)
 
 
 def left_over(drained_at: datetime) -> Check:
     """Return the check that a job that could have run by then has ended (invariant 9)."""
-    is_future = is_waiting() & F.coalesce(F.col("due_at") > F.lit(drained_at), F.lit(False))
-    is_left = F.col("is_last") & ~among("verb", REMOVES) & ~is_final() & ~is_future
-    return 9, is_left, F.concat(F.lit("is left "), F.col("status")), row_text()
-
-
-def _shown(column: Column) -> Column:
-    return F.coalesce(column.cast("string"), F.lit("nothing"))
+    is_later = f"coalesce(due_at > timestamp_micros({to_micros(drained_at)}), false)"
+    ended = f"{flag('removes')} OR {flag('is_final')} OR ({flag('is_waiting')} AND {is_later})"
+    return Check(9, f"is_last AND NOT ({ended})", said("is left ", "status"), row_text())

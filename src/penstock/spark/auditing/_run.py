@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import reduce
-from operator import or_
 from typing import Final, NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-from pyspark.sql import functions as F
 
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import JournalArchive
@@ -20,10 +18,19 @@ from penstock.spark._places import Place
 from penstock.spark._planning import Survey
 from penstock.spark._session import register
 from penstock.spark.auditing._fold import fingerprinted, fold_checks, fold_suspects
-from penstock.spark.auditing._histories import ORIGIN, STATE, checked_rows, history_checks, left_over
+from penstock.spark.auditing._histories import (
+    HISTORY_CHECKS,
+    JOB,
+    ORIGIN,
+    STATE,
+    checked_rows,
+    coded,
+    flagged,
+    left_over,
+)
 from penstock.spark.auditing._keys import idempotency_checks, key_checks
 from penstock.spark.auditing._sequence import sequence_checks
-from penstock.spark.auditing._words import COLUMNS, Check, broken, no_violations, told
+from penstock.spark.auditing._words import COLUMNS, Check, any_broken, no_violations, violations
 from penstock.spark.lake._reading import snapshot
 from penstock.spark.schemas import JOBS
 
@@ -145,35 +152,37 @@ def _job_checks(subject: Subject, drained_at: datetime | None) -> DataFrame:
     In two passes: the first asks of every job only whether something is wrong with it, the second looks at those jobs
     alone, with all that is needed to say what. Nearly always there are none.
     """
-    events, stored = subject.events, subject.stored
-    checks = history_checks(_cut(subject.archived))
-    if drained_at is not None:
-        checks.append(left_over(drained_at))
-    suspects = _suspects(events, stored, checks)
+    checks = [*HISTORY_CHECKS, *([] if drained_at is None else [left_over(drained_at)])]
+    suspects = _suspects(subject, checks)
     if suspects.isEmpty():
-        return no_violations(events)
-    rows = checked_rows(events.join(suspects, ["source", "job_id"], "left_semi"))
-    found = told(rows.withColumn("found", broken(checks)))
-    if stored is None:
+        return no_violations(subject.events)
+    rows = checked_rows(
+        flagged(_of_jobs(subject.events, suspects), _cut(subject.archived)), ["source", "job_id"]
+    )
+    found = violations(rows, checks)
+    if subject.stored is None:
         return found
-    kept = stored.join(suspects, ["source", "job_id"], "left_semi")
+    kept = _of_jobs(subject.stored, suspects)
     return found.unionByName(fold_checks(rows, kept, subject.archived, subject.read_after))
 
 
-def _suspects(events: DataFrame, stored: DataFrame | None, checks: list[Check]) -> DataFrame:
-    """Return the jobs, `source, job_id`, with which something is wrong, or seems to be."""
-    is_wrong = reduce(or_, (F.coalesce(condition, F.lit(False)) for _, condition, _, _ in checks))
-    if stored is None:
-        return checked_rows(events).where(is_wrong).select("source", "job_id").distinct().localCheckpoint()
-    rows = checked_rows(fingerprinted(events)).withColumn("is_wrong", is_wrong)
-    # Asked twice; only the last row of each job is compared with what is stored.
-    rows = rows.where(F.col("is_last") | F.col("is_wrong"))
-    rows = rows.select("source", "job_id", "verb", "history", "is_last", "is_wrong", "state", "origin.began")
-    rows = rows.persist(StorageLevel.DISK_ONLY)
-    wrong = rows.where("is_wrong").select("source", "job_id")
-    found = wrong.unionByName(fold_suspects(rows, stored)).distinct().localCheckpoint()
-    rows.unpersist()
-    return found
+def _suspects(subject: Subject, checks: Sequence[Check]) -> DataFrame:
+    """Return the jobs, by their number `job`, with which something is wrong, or seems to be."""
+    events = subject.events if subject.stored is None else fingerprinted(subject.events)
+    rows = checked_rows(coded(events, _cut(subject.archived)), ["job"])
+    rows = rows.selectExpr("*", f"({any_broken(checks)}) AS is_wrong")
+    if subject.stored is None:
+        found = rows.where("is_wrong")
+    else:
+        ends = rows.where("is_last OR is_wrong").selectExpr(
+            *("job", "history", "is_last", "is_wrong", "flags", "state", "origin.began AS began")
+        )
+        found = fold_suspects(ends, subject.stored)
+    return found.select("job").distinct().localCheckpoint()
+
+
+def _of_jobs(rows: DataFrame, jobs: DataFrame) -> DataFrame:
+    return rows.selectExpr("*", JOB).join(jobs, "job", "left_semi").drop("job")
 
 
 def _cut(archived: Mapping[str, JournalArchive]) -> list[str]:
@@ -200,7 +209,7 @@ def _of_store(spark: SparkSession, place: Place) -> Subject:
         after = Survey.of(place, backend, is_journal=True)
         archive = backend.get_archive()
     # Every check reads it; from the store that would be slow, and a burden to it.
-    events = _read(spark, place).load().where(F.col("seq") <= after.last).persist(StorageLevel.DISK_ONLY)
+    events = _read(spark, place).load().where(f"seq <= {after.last}").persist(StorageLevel.DISK_ONLY)
     return Subject(events, stored, {after.source: archive}, {before.source: before.last})
 
 
@@ -208,11 +217,8 @@ def _stored_jobs(spark: SparkSession, place: Place) -> DataFrame:
     names = {"source", "id", "retry", *STATE, *ORIGIN}
     wanted = ", ".join(f"`{each.name}` {each.type}" for each in JOBS.columns if each.name in names)
     jobs = _read(spark, place).option("table", "jobs").schema(wanted).load()
-    return (
-        jobs.withColumn("max_attempts", F.col("retry.max_attempts"))
-        .withColumnRenamed("id", "job_id")
-        .drop("retry")
-    )
+    others = sorted(names - {"id", "retry", "max_attempts"})
+    return jobs.selectExpr("id AS job_id", "retry.max_attempts AS max_attempts", *others)
 
 
 def _read(spark: SparkSession, place: Place) -> DataFrameReader:

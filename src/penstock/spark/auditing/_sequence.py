@@ -10,99 +10,79 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock.job import JournalArchive
-from penstock.spark.auditing._words import no_violations, row_text, violations
+from penstock.spark.auditing._words import Check, no_violations, row_text, said, violations
+from penstock.spark.transforms._rows import by_source
 
 __all__ = ["sequence_checks"]
 
 _STRETCH: Final = 100_000
-_COLUMNS: Final = (
-    "source",
-    "seq",
-    "recorded_at",
-    "job_id",
-    "n",
-    "verb",
-    "from_status",
-    "status",
-    "attempt",
-    "assignee_id",
-)
+_COLUMNS: Final = ("source", "seq", "job_id", "n", "verb", "from_status", "status", "attempt", "assignee_id")
+_STORE: Final = "xxhash64(source) AS store"
 
 
 def sequence_checks(events: DataFrame, archived: Mapping[str, JournalArchive], slack: timedelta) -> DataFrame:
     """Return where numbers are missing or stand twice, and where time goes back by more than `slack`."""
     # Only what is compared is sorted; the few rows that are wrong are looked up afterwards.
-    rows = events.select(
-        "source", "seq", "recorded_at", F.floor(F.col("seq") / _STRETCH).cast("bigint").alias("stretch")
+    rows = events.selectExpr(
+        _STORE, "seq", "recorded_at", f"CAST(floor(seq / {_STRETCH}) AS bigint) AS stretch"
     )
-    reached = rows.groupBy("source", "stretch").agg(
-        F.max("seq").alias("top"), F.max("recorded_at").alias("latest")
+    reached = rows.groupBy("store", "stretch").agg(
+        F.expr("max(seq) AS top"), F.expr("max(recorded_at) AS latest")
     )
-    earlier = Window.partitionBy("source").orderBy("stretch").rowsBetween(Window.unboundedPreceding, -1)
-    start = reached.select(
-        "source",
+    earlier = "(PARTITION BY store ORDER BY stretch ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+    start = reached.selectExpr(
+        "store",
         "stretch",
-        F.max("top").over(earlier).alias("top_before"),
-        F.max("latest").over(earlier).alias("latest_before"),
+        f"max(top) OVER {earlier} AS top_before",
+        f"max(latest) OVER {earlier} AS latest_before",
     )
-    inside = Window.partitionBy("source", "stretch").orderBy("seq")
-    before = inside.rowsBetween(Window.unboundedPreceding, -1)
+    inside = "PARTITION BY store, stretch ORDER BY seq"
     placed = (
-        rows.withColumns(
-            {"previous": F.lag("seq").over(inside), "latest_inside": F.max("recorded_at").over(before)}
+        rows.selectExpr(
+            "*",
+            f"lag(seq) OVER ({inside}) AS previous",
+            f"max(recorded_at) OVER ({inside} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS latest_inside",
         )
-        .join(F.broadcast(start), ["source", "stretch"], "inner")
-        .select(
-            "source",
+        .join(F.broadcast(start), ["store", "stretch"], "inner")
+        .selectExpr(
+            "store",
             "seq",
-            (F.col("seq") - F.coalesce("previous", "top_before", F.lit(0)) - 1).alias("gap"),
-            F.col("recorded_at"),
-            F.greatest("latest_inside", "latest_before").alias("latest"),
+            "seq - coalesce(previous, top_before, 0) - 1 AS gap",
+            "recorded_at",
+            "greatest(latest_inside, latest_before) AS latest",
         )
     )
-    wrong = placed.where(
-        (F.col("gap") != 0)
-        | (F.col("recorded_at") < F.col("latest") - F.expr(f"INTERVAL {_micros(slack)} MICROSECOND"))
-    ).localCheckpoint()
+    goes_back = f"recorded_at < latest - INTERVAL {slack // timedelta(microseconds=1)} MICROSECOND"
+    wrong = placed.where(f"gap <> 0 OR {goes_back}").localCheckpoint()
     if wrong.isEmpty():
         return no_violations(events)
-    return _told(wrong, events, archived, slack)
+    return _told(wrong, events, archived, goes_back)
 
 
 def _told(
-    wrong: DataFrame, events: DataFrame, archived: Mapping[str, JournalArchive], slack: timedelta
+    wrong: DataFrame, events: DataFrame, archived: Mapping[str, JournalArchive], goes_back: str
 ) -> DataFrame:
-    running = (
-        Window.partitionBy("source").orderBy("seq").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
+    running = "(PARTITION BY store ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
     rows = (
-        wrong.withColumn("missing", F.sum(F.greatest("gap", F.lit(0))).over(running))
-        .join(events.select(*_COLUMNS).drop("recorded_at"), ["source", "seq"], "inner")
+        wrong.selectExpr("*", f"sum(greatest(gap, 0)) OVER {running} AS missing")
+        .join(events.selectExpr(*_COLUMNS, _STORE), ["store", "seq"], "inner")
         .dropDuplicates(["source", "seq", "job_id", "n"])
     )
-    allowed = _by_source({source: each.rows for source, each in archived.items()})
-    upto = _by_source({source: each.upto for source, each in archived.items()})
-    is_hole = (
-        (F.col("gap") < 0) | (F.col("missing") > allowed) | ((F.col("gap") > 0) & (F.col("seq") > upto + 1))
+    allowed = by_source({source: each.rows for source, each in archived.items()}, "0")
+    upto = by_source({source: each.upto for source, each in archived.items()}, "0")
+    is_hole = f"gap < 0 OR missing > {allowed} OR (gap > 0 AND seq > {upto} + 1)"
+    what = (
+        "CASE WHEN gap < 0 THEN 'its number stands twice'"
+        f" ELSE {said('', 'missing', ' rows are missing so far, ', allowed, ' were archived')} END"
     )
-    goes_back = F.col("recorded_at") < F.col("latest") - F.expr(f"INTERVAL {_micros(slack)} MICROSECOND")
-    said = F.when(F.col("gap") < 0, F.lit("its number stands twice")).otherwise(
-        F.concat(F.col("missing"), F.lit(" rows are missing so far, "), allowed, F.lit(" were archived"))
+    return violations(
+        rows,
+        [
+            Check(2, is_hole, what, row_text()),
+            Check(25, goes_back, said("time goes back from ", "latest"), row_text()),
+        ],
     )
-    back = F.concat(F.lit("time goes back from "), F.col("latest").cast("string"))
-    return violations(rows, [(2, is_hole, said, row_text()), (25, goes_back, back, row_text())])
-
-
-def _by_source(values: Mapping[str, int]) -> Column:
-    found = F.lit(0)
-    for source, value in values.items():
-        found = F.when(F.col("source") == source, F.lit(value)).otherwise(found)
-    return found
-
-
-def _micros(span: timedelta) -> int:
-    return span // timedelta(microseconds=1)

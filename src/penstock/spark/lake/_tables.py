@@ -23,7 +23,7 @@ from penstock.spark.lake._lookup import MOST_ROWS, distinct, files_with, jobs_of
 from penstock.spark.lake._manifest import LakeFile
 from penstock.spark.lake._work import FILE, STAGING, Work
 from penstock.spark.tables import ATTEMPTS, EVENTS, FLOWS, HOURLY, JOBS
-from penstock.spark.transforms._rows import AMENDMENT, HISTORY
+from penstock.spark.transforms._rows import AMENDMENT, HISTORY, quoted
 from penstock.spark.transforms.attempts import attempts, plain_attempts
 from penstock.spark.transforms.flows import FLOW_FACTS, flows
 from penstock.spark.transforms.hourly import hourly
@@ -201,14 +201,10 @@ def _days(work: Work, first: str) -> list[str]:
 
 def _since(column: str, floors: dict[str, int]) -> str:
     each = (
-        f"source = {_quoted(source)} AND {column} >= timestamp_micros({floor})"
+        f"source = {quoted(source)} AND {column} >= timestamp_micros({floor})"
         for source, floor in floors.items()
     )
     return f"({' OR '.join(each)})"
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _backlogs(work: Work, floors: dict[str, int]) -> DataFrame | None:
@@ -216,7 +212,7 @@ def _backlogs(work: Work, floors: dict[str, int]) -> DataFrame | None:
     files = work.files(HOURLY)
     if not files:
         return None
-    sources = ", ".join(map(_quoted, floors))
+    sources = ", ".join(map(quoted, floors))
     earlier = work.read(HOURLY, files).where(
         f"source IN ({sources}) AND worker IS NULL AND NOT {_since('hour', floors)}"
     )

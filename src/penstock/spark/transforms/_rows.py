@@ -6,7 +6,7 @@ and a batch asks such things dozens of times.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pyspark.sql import Column
@@ -37,6 +37,19 @@ def among_text(column: str, values: Iterable[str]) -> str:
     """Whether a column holds one of these; false, not null, where it holds nothing."""
     texts = ", ".join(f"'{value}'" for value in sorted(map(str, values)))
     return f"coalesce({column} IN ({texts}), false)"
+
+
+def quoted(text: str) -> str:
+    """Return a text as it is written in SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def by_source(values: Mapping[str, int], otherwise: str) -> str:
+    """Return the number that a row's source has."""
+    if not values:
+        return otherwise
+    each = " ".join(f"WHEN {quoted(source)} THEN {value}" for source, value in values.items())
+    return f"(CASE source {each} ELSE {otherwise} END)"
 
 
 def waiting(column: str = "status") -> str:
