@@ -281,22 +281,25 @@ def test_two_fleets_share_the_jobs(spark, app, url):
 def test_a_light_that_went_out_by_itself_costs_no_task(spark, sqlite_app, tmp_path, monkeypatch):
     """As after a driver that was frozen, or away from the store: tasks end in peace and are sent out again."""
     monkeypatch.setattr(_driver, "BEATS_PER_LIVENESS", 0.01)  # no beat comes but the one that is asked for
+    fleet_jobs.double.options(priority=0).submit(number=1)
     fleet_jobs.wait_for.submit_many([{"file": str(tmp_path / "go"), "folder": str(tmp_path)}] * 4)
 
     def put_out():
         look_until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2, "two jobs at work")
+        pids = [int(file.name) for file in tmp_path.glob("[0-9]*")]
         connection = apsw.Connection(sqlite_app.url.removeprefix("sqlite:///"))
         connection.set_busy_timeout(60_000)
         connection.execute("DELETE FROM owner WHERE pid = ?", (os.getpid(),))
         assert connection.changes() == 1
         connection.close()
+        look_until(lambda: not any(map(psutil.pid_exists, pids)), "the end of the task's first outing")
         (tmp_path / "go").touch()
 
     helper = threading.Thread(target=put_out)
     helper.start()
-    report = ps.run_fleet(spark, sqlite_app, tasks=1, capacity=2)
+    report = ps.run_fleet(spark, sqlite_app, tasks=1, capacity=2, grace=0.2)
     helper.join()
-    assert (report.completed, report.failed, report.tasks) == (4, 0, 1)
+    assert (report.completed, report.failed, report.tasks) == (5, 0, 1)
     assert max(job.failures for job in sqlite_app.queue.list_jobs()) == 0
 
 
