@@ -10,6 +10,7 @@ import types
 from contextlib import contextmanager
 from pathlib import Path
 
+import apsw
 import psutil
 import pytest
 from tests.spark import fleet_jobs
@@ -23,7 +24,7 @@ from penstock.cli import run
 from penstock.errors import BackendError, InvalidArgumentError, PenstockError
 from penstock.spark._parcel import Parcel, pack
 from penstock.spark._places import Place
-from penstock.spark.fleet import _task
+from penstock.spark.fleet import _driver, _task
 from penstock.testing import check_store
 
 PATIENCE = 120
@@ -277,6 +278,44 @@ def test_two_fleets_share_the_jobs(spark, app, url):
     assert check_store(app.queue.backend) == []
 
 
+def test_a_light_that_went_out_by_itself_costs_no_task(spark, sqlite_app, tmp_path, monkeypatch):
+    """As after a driver that was frozen, or away from the store: tasks end in peace and are sent out again."""
+    monkeypatch.setattr(_driver, "BEATS_PER_LIVENESS", 0.01)  # no beat comes but the one that is asked for
+    fleet_jobs.double.options(priority=0).submit(number=1)
+    fleet_jobs.wait_for.submit_many([{"file": str(tmp_path / "go"), "folder": str(tmp_path)}] * 4)
+
+    def put_out():
+        look_until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2, "two jobs at work")
+        pids = [int(file.name) for file in tmp_path.glob("[0-9]*")]
+        connection = apsw.Connection(sqlite_app.url.removeprefix("sqlite:///"))
+        connection.set_busy_timeout(60_000)
+        connection.execute("DELETE FROM owner WHERE pid = ?", (os.getpid(),))
+        assert connection.changes() == 1
+        connection.close()
+        look_until(lambda: not any(map(psutil.pid_exists, pids)), "the end of the task's first outing")
+        (tmp_path / "go").touch()
+
+    helper = threading.Thread(target=put_out)
+    helper.start()
+    report = ps.run_fleet(spark, sqlite_app, tasks=1, capacity=2, grace=0.2)
+    helper.join()
+    assert (report.completed, report.failed, report.tasks) == (5, 0, 1)
+    assert max(job.failures for job in sqlite_app.queue.list_jobs()) == 0
+
+
+def test_executors_with_another_store_in_its_place_are_named(spark, sqlite_app, monkeypatch):
+    monkeypatch.setattr(_driver._Fleet, "_submit", lambda *_: _task.Outcome(0, was_told=True))
+    with pytest.raises(
+        PenstockError, match=r"does not find this fleet in .*jobs\.db: is that the same store"
+    ):
+        ps.run_fleet(spark, sqlite_app, tasks=2)
+
+
+def test_what_is_no_session_is_refused(sqlite_app):
+    with pytest.raises(InvalidArgumentError, match="spark must be a SparkSession, got None"):
+        ps.run_fleet(None, sqlite_app)
+
+
 @pytest.mark.postgres
 def test_a_task_has_one_connection(spark, postgres_database, tmp_path):
     """And the driver one, so that a fleet of hundreds fits a server."""
@@ -349,7 +388,10 @@ def test_a_task_that_starts_when_the_fleet_is_over_takes_nothing(sqlite_app):
         ({"isolation": "container"}, "isolation"),
         ({"types": ["triple"]}, "triple"),
         ({"types": "double"}, "types"),
+        ({"types": []}, "types is empty"),
         ({"tags": "a"}, "tags"),
+        ({"tags": [1]}, "tags"),
+        ({"progress": 3}, "progress"),
         ({"app": "app"}, "app"),
     ],
     ids=str,
@@ -405,6 +447,7 @@ def test_the_command_runs_a_fleet_and_tells_what_it_did(invoke, sqlite_app):
         (["tests.spark.fleet_jobs:app", "--url", "memory:"], "cannot use memory:"),
         (["tests.spark.fleet_jobs:app", "--tasks", "0"], "--tasks"),
         (["tests.spark.fleet_jobs:app", "--max-seconds", "-1"], "--max-seconds"),
+        (["tests.spark.fleet_jobs:app", "--py-file", "gone.py"], "there is no file gone.py"),
     ],
 )
 def test_what_is_wrong_with_the_command_is_said_before_spark_starts(arguments, words, capsys):

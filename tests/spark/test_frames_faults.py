@@ -118,6 +118,15 @@ def test_what_connect_says_is_cut_down_to_its_message():
     assert short(error) == "[USER_RAISED_EXCEPTION] no good SQLSTATE: P0001"
 
 
+def test_what_the_bridge_to_java_says_is_not_what_happened():
+    error = RuntimeError(
+        "An error occurred while calling o420.collectToPython.\n"
+        ": org.apache.spark.SparkException: Job 95 cancelled as part of cancellation of all jobs\n"
+        "\tat org.apache.spark.Errors.cancelled(Errors.scala:1)"
+    )
+    assert short(error) == "Job 95 cancelled as part of cancellation of all jobs"
+
+
 @pytest.mark.parametrize("url", [None, 5, ["sqlite:///a.db"]])
 def test_what_is_no_url_is_refused(spark, url):
     with pytest.raises(InvalidArgumentError, match="url must be the url of a store"):

@@ -114,6 +114,32 @@ print(json.dumps([java, spark.read.parquet({str(tmp_path / "numbers")!r}).count(
     assert (rows, has_home) == (5, False)
 
 
+def test_a_master_that_is_none_and_a_session_that_was_stopped_are_named(run_python, tmp_path):
+    program = f"""
+import json
+import penstock
+from penstock import spark as ps
+app = penstock.App("sqlite:///{tmp_path}/jobs.db")
+@app.job
+def nothing() -> None: ...
+said = []
+try:
+    ps.session("local[x]")
+except penstock.PenstockError as error:
+    said.append(str(error))
+session = ps.session("local[1]")
+session.stop()
+try:
+    ps.run_fleet(session, app)
+except penstock.errors.InvalidArgumentError as error:
+    said.append(str(error))
+print(json.dumps(said))
+"""
+    master, stopped = run_python(program)
+    assert master.startswith("Spark could not be started on 'local[x]': Could not parse Master URL")
+    assert "was stopped" in stopped
+
+
 def test_an_active_session_is_joined(spark):
     assert ps.session() is spark
     assert ps.session("local[2,4]") is spark

@@ -1,8 +1,11 @@
 """The journal as a stream: offsets and limits without a session, then queries that are stopped, killed and restarted."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StructField, StructType
@@ -55,7 +58,7 @@ def test_a_stream_may_begin_elsewhere(sqlite_url, stream_of):
     assert stream_of(sqlite_url, startingOffset="latest").initialOffset() == {source: 5}
     assert stream_of(sqlite_url, startingoffset="3").initialOffset() == {source: 3}
     with pytest.raises(InvalidArgumentError, match="earliest, latest"):
-        stream_of(sqlite_url, startingOffset="-1")
+        stream_of(sqlite_url, startingOffset="-1").initialOffset()
 
 
 def test_a_batch_has_a_limit(sqlite_url, stream_of):
@@ -116,7 +119,65 @@ def test_archived_rows_make_no_empty_batches(sqlite_url, stream_of):
 
 def test_only_the_journal_is_a_stream(sqlite_url, stream_of):
     with pytest.raises(InvalidArgumentError, match="only the journal can be streamed"):
-        stream_of(sqlite_url, table="jobs")
+        stream_of(sqlite_url, table="jobs").initialOffset()
+
+
+def test_what_is_wrong_with_options_is_said_at_once_and_by_whatever_is_asked(stream_of):
+    """By `load()`; with a schema of the user's own Spark asks for a reader, and stumbles if it gets none."""
+    given = {"partitions": "0", "startingOffset": "soon", "maxRowsPerTrigger": "no"}
+    with pytest.raises(InvalidArgumentError, match=r"partitions .*; startingOffset .*; maxRowsPerTrigger "):
+        PenstockSource(CaseInsensitiveDict(url="sqlite:///x.db", **given)).schema()
+    refused = stream_of("sqlite:///x.db", **given)
+    for ask in (
+        refused.initialOffset,
+        lambda: refused.latestOffset({}, ReadAllAvailable()),
+        lambda: refused.partitions({}, {}),
+    ):
+        with pytest.raises(
+            InvalidArgumentError, match=r"partitions .*; startingOffset .*; maxRowsPerTrigger "
+        ):
+            ask()
+
+
+def test_a_batch_that_was_planned_before_a_restart_is_read_whole_or_not_at_all(
+    sqlite_url, tmp_path, stream_of
+):
+    """Its rows would count as read otherwise: Spark asks for new offsets only after it."""
+    other = f"sqlite:///{tmp_path}/other.db"
+    first, second = add(sqlite_url, 2), add(other, 3)
+    with pytest.raises(InvalidArgumentError, match=f"has read the stores {second}"):
+        stream_of(sqlite_url).partitions({first: 0}, {first: 2, second: 3})
+    with pytest.raises(BackendError, match=r"come to 3 .*ends at 2.*new checkpoint"):
+        stream_of(sqlite_url).partitions({first: 0}, {first: 3})
+
+
+def test_a_file_that_takes_the_place_of_a_store_is_noticed(sqlite_url, stream_of):
+    """A running query has the old one open, and would wait for ever for news from it."""
+    file = Path(sqlite_url.removeprefix("sqlite:///"))
+    source = add(sqlite_url, 2)
+    shutil.copy(file, f"{file}.copy")
+    add(sqlite_url, 1)
+    stream = stream_of(sqlite_url)
+    assert stream.latestOffset({source: 0}, ReadAllAvailable()) == {source: 3}
+    file.rename(f"{file}.moved")
+    with pytest.raises(BackendError, match="there is no file"):
+        stream.latestOffset({source: 3}, ReadAllAvailable())
+    Path(f"{file}.copy").rename(file)
+    with pytest.raises(BackendError, match="an older copy has taken its place"):
+        stream.latestOffset({source: 3}, ReadAllAvailable())
+    add(sqlite_url, 2)
+    assert stream.latestOffset({source: 3}, ReadAllAvailable()) == {source: 4}
+
+
+def test_offsets_do_not_depend_on_the_order_of_urls(sqlite_url, tmp_path, stream_of):
+    """Spark compares their texts, and what looks new makes an empty batch."""
+    other = f"sqlite:///{tmp_path}/other.db"
+    add(sqlite_url, 2), add(other, 3)
+    texts = {
+        json.dumps(stream_of(*urls).reportLatestOffset())
+        for urls in ((sqlite_url, other), (other, sqlite_url))
+    }
+    assert len(texts) == 1
 
 
 # -- queries ------------------------------------------------------------------------------------------------------
@@ -143,3 +204,36 @@ def test_a_query_is_limited_stopped_and_goes_on(spark, url, tmp_path):
     add(url, 3)
     run()
     assert [seq for batch in seen for seq in sorted(batch)] == list(range(1, 14))
+
+
+def test_a_failed_batch_is_not_taken_for_read_if_a_store_is_left_out_of_the_next_run(spark, tmp_path):
+    urls = [f"sqlite:///{tmp_path}/{name}.db" for name in "ab"]
+    for url in urls:
+        add(url, 2)
+    seen = []
+
+    def run(*urls, fails=False):
+        def each(frame, _):
+            assert not fails
+            seen.extend(frame.collect())
+
+        stream = spark.readStream.format("penstock").option("url", list(urls)).load()
+        query = stream.select("source", "seq").writeStream.trigger(availableNow=True).foreachBatch(each)
+        query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(60)
+
+    with pytest.raises(StreamingQueryException):
+        run(*urls, fails=True)
+    with pytest.raises(StreamingQueryException, match="name all of them"):
+        run(urls[0])
+    assert seen == []
+    run(*urls)
+    assert len({*seen}) == len(seen) == 4
+
+
+def test_wrong_options_are_an_error_of_load(spark, sqlite_url):
+    reader = spark.readStream.format("penstock").option("startingOffset", "soon")
+    with pytest.raises(AnalysisException, match="startingOffset must be earliest, latest"):
+        reader.load(sqlite_url)
+    with pytest.raises(StreamingQueryException, match="startingOffset must be earliest, latest") as caught:
+        reader.schema("seq bigint").load(sqlite_url).writeStream.format("noop").start().awaitTermination(60)
+    assert "UnboundLocalError" not in str(caught.value)

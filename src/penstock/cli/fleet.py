@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -15,6 +16,7 @@ from penstock.cli._spark import Master, spark_session
 from penstock.cli._store import AsJson
 from penstock.cli._values import listed
 from penstock.cli.worker import IsolationChoice
+from penstock.errors import InvalidArgumentError
 from penstock.job import JobStats
 
 __all__ = ["fleet"]
@@ -84,6 +86,9 @@ def fleet(
     if url is not None:
         found.url = url
     check_shared(found)
+    missing = [file for file in py_file or () if not Path(file).is_file()]
+    if missing:
+        raise InvalidArgumentError(f"--py-file: there is no file {', '.join(missing)}", field="py_file")
     with spark_session(master) as spark, _told() as progress:
         from penstock.spark import run_fleet  # noqa: PLC0415  # needs Spark
 

@@ -63,25 +63,23 @@ def read_options(given: Mapping[str, str], *, pushdown: bool, is_stream: bool = 
         InvalidArgumentError: names everything that is wrong.
     """
     options = Checked(given, (*_URLS, *_READ, *(_STREAM if is_stream else ())))
-    places = options.places()
-    table = options.read("table", _table, JOURNAL)
-    if is_stream and table is not JOURNAL:
-        options.wrong.append("only the journal can be streamed; read the table jobs with spark.read")
-    result = ReadOptions(
-        places,
-        table,
-        options.read("partitions", _positive, os.cpu_count() or 1),
-        options.read("batchRows", _positive, _BATCH_ROWS),
-        options.read("pushdown", boolean, pushdown),
-    )
+    result = _read(options, pushdown=pushdown)
+    if is_stream:
+        _streamed(options)
+        if result.table is not JOURNAL:
+            options.wrong.append("only the journal can be streamed; read the table jobs with spark.read")
     options.check()
     return result
 
 
 def table_of(given: Mapping[str, str]) -> Table:
-    """Return the table that a read is about, when it is not known yet whether it is a stream."""
+    """Return the table that a read is about, when it is not known yet whether it is a stream.
+
+    All options are checked: this is when `load()` is called, and whoever calls it sees what is wrong.
+    """
     options = Checked(given, (*_URLS, *_READ, *_STREAM))
-    table: Table = options.read("table", _table, JOURNAL)
+    table = _read(options, pushdown=False).table
+    _streamed(options)
     options.check()
     return table
 
@@ -89,11 +87,25 @@ def table_of(given: Mapping[str, str]) -> Table:
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
     """Return what a stream has beyond a read, checked."""
     options = Checked(given, (*_URLS, *_READ, *_STREAM))
-    result = StreamOptions(
-        options.read("startingOffset", _offset, 0), options.read("maxRowsPerTrigger", _positive, None)
-    )
+    result = _streamed(options)
     options.check()
     return result
+
+
+def _read(options: Checked, *, pushdown: bool) -> ReadOptions:
+    return ReadOptions(
+        options.places(),
+        options.read("table", _table, JOURNAL),
+        options.read("partitions", _positive, os.cpu_count() or 1),
+        options.read("batchRows", _positive, _BATCH_ROWS),
+        options.read("pushdown", boolean, pushdown),
+    )
+
+
+def _streamed(options: Checked) -> StreamOptions:
+    return StreamOptions(
+        options.read("startingOffset", _offset, 0), options.read("maxRowsPerTrigger", _positive, None)
+    )
 
 
 class Checked:

@@ -23,10 +23,13 @@ from penstock.errors import BackendError, InvalidArgumentError, shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Place"]
+__all__ = ["Identity", "Place"]
 
 _PG_BATCH_BYTES: Final = 1 << 20
 _SCHEMA: Final = "penstock"
+
+#: Device and number of a file; None of what is no file.
+Identity = tuple[int, int] | None
 
 
 class Place(NamedTuple):
@@ -121,6 +124,18 @@ class Place(NamedTuple):
                 f"there is no file {self.file} here; check the url, and that every executor sees the file"
                 " (to share a queue between machines, use PostgreSQL)"
             )
+
+    def identity(self) -> Identity:
+        """Return which file it is that now has this name.
+
+        Raises:
+            BackendError: there is none.
+        """
+        if self.kind != "sqlite":
+            return None
+        self.check_file()
+        about = Path(self.file).stat()
+        return about.st_dev, about.st_ino
 
     def _has_tables(self) -> bool:
         query = "SELECT to_regclass(" + self.quoted(f'"{self.schema}".control') + ") IS NOT NULL AS known"

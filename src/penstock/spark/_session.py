@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import InvalidArgumentError, PenstockError, shown
+from penstock.spark._faults import short
 from penstock.spark._java import java_home
 from penstock.spark.source import PushingSource
 
@@ -50,24 +52,24 @@ def session(master: str | None = None, **conf: Any) -> SparkSession:
 
     Raises:
         InvalidArgumentError: a session is active whose master is another one, or a setting cannot be set on it.
-        PenstockError: there is no Java that Spark can run on.
+        PenstockError: there is no Java that Spark can run on, or Spark does not start there.
     """
     settings = _checked(conf)
     active = SparkSession.getActiveSession()
     if active is not None:
         return register(_joined(active, master, settings))
     if master is not None and master.startswith("sc://"):
-        return register(_configured(SparkSession.builder.remote(master), {**_EVERYWHERE, **settings}))
+        return register(_configured(SparkSession.builder.remote(master), {**_EVERYWHERE, **settings}, master))
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM, and says where to run
         builder = SparkSession.builder if master is None else SparkSession.builder.master(master)
-        return register(_configured(builder, {**_EVERYWHERE, **settings}))
+        return register(_configured(builder, {**_EVERYWHERE, **settings}, master))
     wanted = master or settings.get("spark.master") or "local[*]"
     is_local = wanted.startswith("local")
     chosen = {"spark.app.name": "penstock", **_EVERYWHERE, **(_for_this_machine(wanted) if is_local else {})}
     chosen |= settings
     chosen[_JAVA_OPTIONS] = f"{_quiet()} {settings.get(_JAVA_OPTIONS, '')}".strip()
     with _environment(is_local=is_local):
-        return register(_configured(SparkSession.builder.master(wanted), chosen))
+        return register(_configured(SparkSession.builder.master(wanted), chosen, wanted))
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -97,10 +99,16 @@ def _joined(spark: SparkSession, master: str | None, settings: Mapping[str, str]
     return spark
 
 
-def _configured(builder: Any, settings: Mapping[str, str]) -> SparkSession:
+def _configured(builder: Any, settings: Mapping[str, str], master: str | None) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
-    created: SparkSession = builder.getOrCreate()
+    try:
+        created: SparkSession = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        where = "" if master is None else f" on {shown(master)}"
+        raise PenstockError(
+            f"Spark could not be started{where}: {short(error).rstrip('.')}; what it wrote before may say more"
+        ) from error
     return created
 
 

@@ -20,14 +20,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.backends.base import Backend
-from penstock.errors import BackendError, InvalidArgumentError
+from penstock.errors import BackendError, InvalidArgumentError, PenstockError
 from penstock.spark._options import ReadOptions, StreamOptions
-from penstock.spark._places import Place
+from penstock.spark._places import Identity, Place
 from penstock.spark._planning import Survey, by_source, read_range, split
 from penstock.spark._scan import Scan
 from penstock.spark.schemas import JOURNAL, columns_of
 
-__all__ = ["StreamReader"]
+__all__ = ["RefusedReader", "StreamReader"]
 
 Offset = dict[str, int]
 
@@ -41,7 +41,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._columns = tuple(columns_of(JOURNAL, schema.fields))
         self._target: Offset | None = None
-        self._backends: dict[Place, Backend] = {}
+        self._backends: dict[Place, tuple[Identity, Backend]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_backends": {}}
@@ -84,11 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _available(self, survey: Survey, after: int) -> range:
         """Return the numbers that can be read now; those of archived rows at the beginning are passed over."""
-        if after > survey.last:
-            raise BackendError(
-                f"the stream has read {survey.place.shown} up to {after}, but its journal ends at {survey.last}: "
-                "an older copy has taken its place; begin with a new checkpoint"
-            )
+        _check_reaches(survey, after)
         last = (
             survey.last if self._target is None else min(survey.last, self._target.get(survey.source, after))
         )
@@ -98,8 +94,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         options = self._options
+        surveys = self._surveys()
+        # A batch that was planned before a restart comes here first. Without these it would be taken for read.
+        _check_known({**start, **end}, surveys)
+        for source, last in end.items():
+            _check_reaches(surveys[source], last)
         ranges: list[InputPartition] = []
-        for source, survey in self._surveys().items():
+        for source, survey in surveys.items():
             scan = Scan(survey.place, source, JOURNAL, self._columns, "", options.batch_rows, survey.now)
             ranges += split(scan, start.get(source, 0) + 1, end.get(source, 0), options.partitions)
         return ranges
@@ -109,20 +110,53 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         backends, self._backends = self._backends, {}
-        for backend in backends.values():
+        for _, backend in backends.values():
             backend.close()
 
     # -- stores -------------------------------------------------------------------------------------------------
 
     def _surveys(self) -> dict[str, Survey]:
-        """Ask each store how far its journal reaches. They stay open between batches, which come often."""
-        surveys = []
-        for place in self._options.places:
-            backend = self._backends.get(place)
-            if backend is None:
-                backend = self._backends[place] = place.open_existing()
-            surveys.append(Survey.of(place, backend, is_journal=True))
-        return by_source(surveys)
+        """Ask each store how far its journal reaches.
+
+        In the order of their ids: Spark compares offsets as texts, and urls may be named in another order.
+        """
+        surveys = [Survey.of(place, self._opened(place), is_journal=True) for place in self._options.places]
+        return dict(sorted(by_source(surveys).items()))
+
+    def _opened(self, place: Place) -> Backend:
+        """Return an open store. It stays open between batches, which come often, unless another file takes its place."""
+        identity = place.identity()
+        known, backend = self._backends.get(place, (None, None))
+        if backend is not None and known == identity:
+            return backend
+        if backend is not None:
+            del self._backends[place]
+            backend.close()
+        backend = place.open_existing()
+        self._backends[place] = (identity, backend)
+        return backend
+
+
+class RefusedReader(DataSourceStreamReader):
+    """Stands for a stream that cannot be: says why as soon as it is used.
+
+    If no reader is returned at all, what Spark says last is an error of its own.
+    """
+
+    def __init__(self, error: PenstockError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        raise self._error
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: ARG002, N802
+        raise self._error
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:  # noqa: ARG002
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        raise self._error
 
 
 def _check_known(start: Mapping[str, int], surveys: Mapping[str, Survey]) -> None:
@@ -132,6 +166,14 @@ def _check_known(start: Mapping[str, int], surveys: Mapping[str, Survey]) -> Non
             f"the checkpoint has read the stores {', '.join(missing)}, which are not among the urls now: "
             "name all of them, or begin with a new checkpoint",
             field="url",
+        )
+
+
+def _check_reaches(survey: Survey, seq: int) -> None:
+    if seq > survey.last:
+        raise BackendError(
+            f"the stream has come to {seq} in {survey.place.shown}, but its journal ends at {survey.last}: "
+            "an older copy has taken its place; begin with a new checkpoint"
         )
 
 

@@ -37,6 +37,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.errors import PenstockError
 from penstock.spark._options import ReadOptions, read_options, stream_options, table_of
 from penstock.spark.schemas import JOURNAL, columns_of, struct_of
 
@@ -65,11 +66,13 @@ class PenstockSource(DataSource):
         return (PushingReader if options.pushdown else Reader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from penstock.spark._streaming import StreamReader  # noqa: PLC0415 - brings pyarrow along
+        from penstock.spark._streaming import RefusedReader, StreamReader  # noqa: PLC0415 - brings pyarrow along
 
-        return StreamReader(
-            read_options(self.options, pushdown=False, is_stream=True), stream_options(self.options), schema
-        )
+        try:
+            options = read_options(self.options, pushdown=False, is_stream=True)
+            return StreamReader(options, stream_options(self.options), schema)
+        except PenstockError as error:
+            return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.spark.sink import Writer, sink_options  # noqa: PLC0415 - readers do not need it

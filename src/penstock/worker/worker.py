@@ -581,8 +581,8 @@ def checked_whole(field: str, value: object, least: int, most: int) -> int:
 
 
 def checked_texts(field: str, value: Sequence[str]) -> tuple[str, ...]:
-    """Return a sequence of texts, or refuse what is one text."""
-    if isinstance(value, str):
+    """Return a sequence of texts; refuse what is one text, or holds something else."""
+    if isinstance(value, str) or not all(isinstance(each, str) for each in value):
         raise InvalidArgumentError(
             f"{field} must be a sequence of strings, got {shown(value)}", field=field, value=value
         )
@@ -623,6 +623,10 @@ def _wanted(app: App, types: Sequence[str] | None) -> dict[str, Task[..., Any]]:
                 value=unknown,
             )
         wanted = {name: app.tasks[name] for name in names}
+    if types is not None and not wanted:
+        raise InvalidArgumentError(
+            "types is empty: name at least one, or leave it out for all", field="types", value=types
+        )
     if not wanted:
         raise InvalidArgumentError(
             "the app has no handlers: decorate a function with @app.job, in a module that is imported",

@@ -29,7 +29,7 @@ from penstock.errors import BackendError, InvalidArgumentError, PenstockError, s
 from penstock.job import JobStats
 from penstock.lifecycle import Verb
 from penstock.policy import duration
-from penstock.spark._faults import short
+from penstock.spark._faults import check_running, is_stopped, short
 from penstock.spark._parcel import pack
 from penstock.spark._places import Place
 from penstock.spark.fleet._task import SCHEMA, Order, Outcome, carry_out
@@ -143,6 +143,11 @@ def run_fleet(
         ),
         progress,
     )
+    if progress is not None and not callable(progress):
+        raise InvalidArgumentError(
+            f"progress must be a function, got {shown(progress)}", field="progress", value=progress
+        )
+    check_running(spark)
     return fleet.run()
 
 
@@ -175,6 +180,11 @@ class _Fleet:
         self._outcomes: list[Outcome] = []
         self._losses: list[BaseException] = []
         self._lamp = ""
+        self._wants_beat = threading.Event()
+        self._beaten = threading.Condition()
+        self._beats = 0
+        #: Some task was sent out again and its first outcome is not among the outcomes.
+        self._is_repeated = False
 
     def run(self) -> FleetReport:
         began = time.monotonic()
@@ -210,8 +220,9 @@ class _Fleet:
         losses = 0
         try:
             while not self._is_stopping and losses <= MOST_LOSSES:
+                lamp = self._lamp
                 try:
-                    outcome = self._submit(number)
+                    outcome = self._submit(number, lamp)
                 except (PySparkException, Py4JError) as error:
                     losses += 1
                     with self._lock:
@@ -220,21 +231,39 @@ class _Fleet:
                         logger.warning("task %d of the fleet was lost: %s", number, short(error))
                     continue
                 if outcome.was_told and not self._is_stopping and not self._is_late():
-                    losses += 1  # the light went out although nobody wanted it: this process was frozen
+                    # The light went out although nobody wanted it: this process was frozen, or away from the store.
+                    self._is_repeated = True
+                    if not self._is_lit_again(lamp):
+                        losses += 1
+                        with self._lock:
+                            self._losses.append(PenstockError(self._unseen()))
                     continue
                 with self._lock:
                     self._outcomes.append(outcome)
                 return
         except Exception as error:
-            logger.exception("task %d of the fleet was lost", number)
+            if not is_stopped(self._spark):
+                logger.exception("task %d of the fleet was lost", number)
             with self._lock:
                 self._losses.append(error)
         finally:
             self._news.put(True)
 
-    def _submit(self, number: int) -> Outcome:
+    def _is_lit_again(self, lamp: str) -> bool:
+        """Wait for the next beat, which lights another lamp if this one is out; return whether it was."""
+        with self._beaten:
+            before = self._beats
+            while self._lamp == lamp and self._beats == before and not self._is_stopping:
+                self._wants_beat.set()
+                self._beaten.wait(LOOK_SECONDS)
+        return self._lamp != lamp or self._is_stopping
+
+    def _unseen(self) -> str:
+        return f"the executor does not find this fleet in {self._order.place.shown}: is that the same store there?"
+
+    def _submit(self, number: int, lamp: str) -> Outcome:
         left = None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
-        order = self._order._replace(name=f"{self.name}:{number}", lamp=self._lamp, seconds=left)
+        order = self._order._replace(name=f"{self.name}:{number}", lamp=lamp, seconds=left)
         if self._is_remote:
             self._spark.addTag(self._tag)
         else:
@@ -274,7 +303,8 @@ class _Fleet:
                     return
                 self._cancel()
                 is_cancelled, stops, give_up_at = True, 1, now + CANCEL_SECONDS
-            if not self._is_stopping and now >= beat_at:
+            if not self._is_stopping and (now >= beat_at or self._wants_beat.is_set()):
+                self._wants_beat.clear()
                 beat_at = now + beat_seconds
                 self._beat(backend)
             if self._progress is not None and now >= show_at:
@@ -287,6 +317,10 @@ class _Fleet:
                 self._lamp = backend.open_owner()
         except PenstockError as error:
             logger.warning("the fleet's driver could not beat; it is tried again: %s", error)
+            return
+        with self._beaten:
+            self._beats += 1
+            self._beaten.notify_all()
 
     @staticmethod
     def _show(backend: Backend, progress: Callable[[JobStats], None]) -> None:
@@ -328,6 +362,8 @@ class _Fleet:
             text, kind = next(iter(refusals.items()))
             raise _KINDS.get(kind, PenstockError)(f"no task of the fleet could work: {text}")
         cause = self._losses[-1]
+        if is_stopped(self._spark):
+            raise PenstockError("the Spark session was stopped while the fleet worked") from cause
         text = short(cause)
         hint = ": install Penstock on the executors" if "No module named 'penstock" in str(cause) else ""
         raise PenstockError(f"every task of the fleet was lost; the last one: {text}{hint}") from cause
@@ -337,8 +373,10 @@ class _Fleet:
 
         Tasks have counted theirs. One that was killed has told nobody, but the journal knows who did what.
         """
-        is_whole = len(worked) == self._tasks and not self._losses
-        is_speculative = self._spark.conf.get("spark.speculation", "false") == "true"
+        is_whole = len(worked) == self._tasks and not self._losses and not self._is_repeated
+        is_speculative = (
+            not is_stopped(self._spark) and self._spark.conf.get("spark.speculation", "false") == "true"
+        )
         if is_whole and not is_speculative and not any(outcome.attempt for outcome in worked):
             return sum(each.completed for each in worked), sum(each.failed for each in worked)
         counts: Counter[str] = Counter()
