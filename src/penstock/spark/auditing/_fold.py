@@ -11,7 +11,7 @@ from penstock.job import JournalArchive
 from penstock.spark.auditing._flags import flag
 from penstock.spark.auditing._histories import JOB, ORIGIN, STATE
 from penstock.spark.auditing._words import COLUMNS, said
-from penstock.spark.transforms._rows import by_source, final
+from penstock.spark.transforms._rows import final, number_of
 
 __all__ = ["fingerprinted", "fold_checks", "fold_suspects"]
 
@@ -95,7 +95,7 @@ def fold_checks(
     placed = both.selectExpr(
         "*", "row_number() OVER (PARTITION BY source, is_unseen ORDER BY job_id) AS number"
     )
-    hidden = by_source({source: each.histories for source, each in archived.items()}, "0")
+    hidden = number_of({source: each.histories for source, each in archived.items()}, "0")
     differences = ", ".join(_difference(name) for name in (*STATE, *ORIGIN))
     detail = (
         f"CASE WHEN kept IS NULL AND NOT {_since(read_after, 'first_seq')} THEN 'is in the journal alone'"
@@ -131,4 +131,4 @@ def _difference(name: str) -> str:
 
 def _since(marks: Mapping[str, int] | None, column: str) -> str:
     """Return the condition that a number is above the mark of its source."""
-    return f"coalesce({column} > {by_source(marks or {}, 'NULL')}, false)"
+    return f"coalesce({column} > {number_of(marks or {}, 'NULL')}, false)"

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock.job import JobStatus
+from penstock.lifecycle import Verb
 from penstock.spark.auditing._flags import flag, flags_of
 from penstock.spark.auditing._words import Check, no_violations, row_text, said, two_rows, violations
 from penstock.spark.transforms._rows import quoted
@@ -173,7 +174,7 @@ def _came_back(rows: DataFrame, jobs: DataFrame, told: Sequence[str]) -> DataFra
 
 
 def _out_of_turn(rows: DataFrame, events: DataFrame, cut: Sequence[str]) -> DataFrame:
-    told = ("seq", *_ROW[1:], "source")
+    told = (*_ROW, "source")
     jobs = _jobs(rows, told)
     early = _passed(jobs).selectExpr("job", "claim", "blocker.job AS earlier")
     again = _came_back(rows, jobs, told).select("job", "claim", "earlier")
@@ -196,7 +197,7 @@ def _out_of_turn(rows: DataFrame, events: DataFrame, cut: Sequence[str]) -> Data
 def _may_pass(events: DataFrame, cut: Sequence[str]) -> DataFrame:
     """Return the jobs that were spawned, and what those wait for: they pass the jobs that wait for them."""
     both = ", ".join(f"coalesce({name}, CAST(array() AS array<string>))" for name in ("after", "after_any"))
-    firsts = events.where("verb = 'enqueue'").selectExpr(
+    firsts = events.where(f"verb = '{Verb.ENQUEUE}'").selectExpr(
         *_ID, "seq", "parent_id", f"concat({both}) AS awaited"
     )
     parents = events.selectExpr("source", "job_id AS parent_id", "seq AS parent_seq", "status")

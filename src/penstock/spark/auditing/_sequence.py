@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from penstock.job import JournalArchive
 from penstock.spark.auditing._words import Check, no_violations, row_text, said, violations
-from penstock.spark.transforms._rows import by_source
+from penstock.spark.transforms._rows import number_of
 
 __all__ = ["sequence_checks"]
 
@@ -72,8 +72,8 @@ def _told(
         .join(events.selectExpr(*_COLUMNS, _STORE), ["store", "seq"], "inner")
         .dropDuplicates(["source", "seq", "job_id", "n"])
     )
-    allowed = by_source({source: each.rows for source, each in archived.items()}, "0")
-    upto = by_source({source: each.upto for source, each in archived.items()}, "0")
+    allowed = number_of({source: each.rows for source, each in archived.items()}, "0")
+    upto = number_of({source: each.upto for source, each in archived.items()}, "0")
     is_hole = f"gap < 0 OR missing > {allowed} OR (gap > 0 AND seq > {upto} + 1)"
     what = (
         "CASE WHEN gap < 0 THEN 'its number stands twice'"

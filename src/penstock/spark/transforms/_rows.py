@@ -44,7 +44,7 @@ def quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def by_source(values: Mapping[str, int], otherwise: str) -> str:
+def number_of(values: Mapping[str, int], otherwise: str) -> str:
     """Return the number that a row's source has."""
     if not values:
         return otherwise
