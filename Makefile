@@ -2,7 +2,6 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
 
 # PYTHON=/path/to/python chooses the interpreter that the environment is made of.
 PYTHON ?=
@@ -14,6 +13,14 @@ SOAK_ARGS ?=
 # STORE=postgres runs the demo on a PostgreSQL server of its own; DEMO_ARGS=--help lists what else it can do.
 STORE ?=
 DEMO_ARGS ?=
+
+# What each set of targets installs beside the package: extras and dependency groups of pyproject.toml.
+NEEDS_demo := --extra spark
+NEEDS_demo-postgres := --extra spark --extra postgres --group server
+NEEDS_bench := --extra all --group server
+NEEDS_docs := --group docs
+NEEDS_test := --extra all --group test
+NEEDS_check := --extra all --group dev
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Tests and demo start hundreds of interpreters; without stored bytecode each would compile the package anew.
@@ -30,31 +37,35 @@ help: ## Show this list
 	@echo "Settings: PYTHON=python3.12   VENV=.venv   PYTEST_ARGS=\"-x -k claim\"   STORE=postgres   BENCH_ARGS=...   SOAK_ARGS=..."
 
 .PHONY: demo
-demo: $(READY) ## Watch a queue at work: jobs, workers, Spark, a report (1 to 2 minutes)
+demo: $(VENV)/.has-demo$(if $(filter postgres,$(STORE)),-postgres) ## Watch a queue at work: jobs, workers, Spark, a report (1 to 2 minutes)
 	@$(BIN)/python -m examples.demo $(if $(STORE),--store $(STORE)) $(DEMO_ARGS)
 
 .PHONY: test
-test: $(READY) ## Run the whole test suite
+test: $(VENV)/.has-test ## Run the tests of every area, as a plain `pytest` does
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+.PHONY: test-deep
+test-deep: $(VENV)/.has-test ## Run the rest: more stores, examples, rounds and faults of the same
+	@$(BIN)/python -m pytest -m deep $(PYTEST_ARGS)
+
 .PHONY: check
-check: $(READY) ## Lint, types, import rules and the fast tests
+check: $(VENV)/.has-check ## Lint, types, import rules and the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not (slow or process or postgres or deep or soak)" $(PYTEST_ARGS)
 
 .PHONY: bench
-bench: $(READY) ## Measure beside the raw store and print ratios
+bench: $(VENV)/.has-bench ## Measure beside the raw store and print ratios
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 .PHONY: soak
-soak: $(READY) ## Run the long fault tests (minutes to hours)
+soak: $(VENV)/.has-test ## Run the long fault tests (minutes to hours)
 	@$(BIN)/python -m pytest -m soak --timeout=0 tests/soak $(SOAK_ARGS)
 
 .PHONY: docs
-docs: $(READY) ## Build the documentation into site/
+docs: $(VENV)/.has-docs ## Build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open site/index.html"
 
@@ -63,7 +74,7 @@ first-job: ## Time the way from an empty cache to the first finished job
 	@$(if $(PYTHON),"$(PYTHON)",python3) tools/first_job.py
 
 .PHONY: coverage-ids
-coverage-ids: $(READY) ## List which requirement ids have a test
+coverage-ids: $(VENV)/.has-test ## List which requirement ids have a test
 	@$(BIN)/python tools/requirement_coverage.py
 
 .PHONY: clean
@@ -71,9 +82,23 @@ clean: ## Remove the environment, caches and build output
 	rm -rf $(VENV) build demo-output dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One environment, made once; made again when what it depends on has changed.
+.PHONY: pins
+pins: ## Add what pyproject.toml needs now to constraints.txt (wants uv on the PATH)
+	@cp constraints.txt constraints.new
+	@uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11.0 \
+		--fork-strategy fewest --generate-hashes --no-header --quiet --output-file constraints.new
+	@{ sed '/^$$/q' constraints.txt; cat constraints.new; } > constraints.tmp
+	@mv constraints.tmp constraints.txt && rm constraints.new
+
+# One environment. Each set of targets adds what it needs, once, and again when the requirements or the pins have changed.
+$(VENV)/.has-%: pyproject.toml constraints.txt | $(VENV)/.made
+	@echo "Installing what \`make $(firstword $(MAKECMDGOALS))\` needs into $(VENV)$(if $(filter docs,$*),, (about 700 MB, most of it Spark; some minutes the first time))"
+	@"$(BIN)/python" -m tools.install $(NEEDS_$*) || { \
+		echo "The installation failed; the reason is above. To start over: make clean" >&2; exit 1; }
+	@touch "$@"
+
 # A candidate is run, not only looked up: version managers leave commands that exist but do not start.
-$(READY): pyproject.toml constraints.txt
+$(VENV)/.made:
 	@chosen=; \
 	for candidate in $(if $(PYTHON),"$(PYTHON)",python3.11 python3.12 python3.13 python3.14 python3); do \
 		if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
@@ -85,14 +110,9 @@ $(READY): pyproject.toml constraints.txt
 		echo "Install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python" >&2; \
 		exit 1; \
 	fi; \
-	if ! "$(BIN)/python" -c 'import pip' >/dev/null 2>&1; then \
-		echo "Creating $(VENV) with $$("$$chosen" --version)"; \
-		if ! "$$chosen" -m venv --clear "$(VENV)"; then \
-			echo "$$chosen cannot create a virtual environment (on Debian and Ubuntu: install python3-venv)." >&2; \
-			exit 1; \
-		fi; \
-	fi; \
-	echo "Installing Penstock, Spark and the development tools into $(VENV) (about 700 MB, most of it Spark; some minutes the first time)"; \
-	"$(BIN)/python" tools/install.py -e '.[dev]' -c constraints.txt || { \
-		echo "The installation failed; the reason is above. To start over: make clean" >&2; exit 1; }
+	echo "Creating $(VENV) with $$("$$chosen" --version)"; \
+	if ! "$$chosen" -m venv --clear "$(VENV)"; then \
+		echo "$$chosen cannot create a virtual environment (on Debian and Ubuntu: install python3-venv)." >&2; \
+		exit 1; \
+	fi
 	@touch "$@"

@@ -19,7 +19,7 @@ from benchmarks.settings import Settings
 from benchmarks.stores import Target
 from benchmarks.timing import alternate
 from penstock import Job
-from penstock._process import Ending, JobProcess, Message, Setup, Supervisor
+from penstock.isolation import Ending, JobProcess, Message, Setup, Supervisor
 
 JOBS: Final = 2_000
 AT_ONCE: Final = 2
@@ -42,7 +42,7 @@ while live:
     live -= 1
 print(number / (time.perf_counter() - start))
 """
-_SAME: Final = "import benchmarks.isolated, penstock.worker._child, penstock._process.template"
+_SAME: Final = "import benchmarks.isolated, penstock.worker._child, penstock.isolation.template"
 _WORKER: Final = (
     "from benchmarks.isolated import app; from penstock import Worker;"
     " Worker(app, concurrency=2, prefetch=20).run(until_idle=True)"

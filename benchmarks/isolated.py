@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 import penstock
-from penstock._process import Channel, Result
+from penstock.isolation import Channel, Result
 
 RECORD: Final = struct.Struct("<dq")
 #: The file that handlers append to; given by the environment, since the template imports this module.

@@ -128,9 +128,9 @@ def _warm(spark: _Spark, folder: Path) -> None:
 
 
 def _build(session: Any, folder: Path, condition: str, upto: int) -> float:
-    from penstock.spark.lake._manifest import LakeFolder  # noqa: PLC0415  # needs Spark
     from penstock.spark.lake._tables import derive, stage_events  # noqa: PLC0415
     from penstock.spark.lake._work import Work  # noqa: PLC0415
+    from penstock.spark.lake.manifest import LakeFolder  # noqa: PLC0415  # needs Spark
     from penstock.spark.tables import EVENTS  # noqa: PLC0415
 
     lake_folder = LakeFolder(folder / "lake")

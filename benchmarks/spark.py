@@ -35,7 +35,7 @@ def read(target: Target, settings: Settings) -> Iterator[Result]:
     rows = 100_000 if settings.quick else 2_000_000
     location = _journal(target, settings, rows)
     with target.open(location) as backend:
-        last = backend.journal_span()[1]
+        last = backend.journal.span()[1]
     ours, raw = _ours(spark, target, location), _raw(spark, target, location, last)
     assert _checksum(ours) == _checksum(raw), "both read the same rows"
     measures = [_rate(ours, last), _rate(raw, last)]
@@ -143,7 +143,7 @@ def _journal(target: Target, settings: Settings, rows: int) -> str:
     progress(raw.drain(CHUNK))
     raw.close()
     with target.open(location) as backend:
-        backend.journal_span()  # numbers them, where that is done by readers
+        backend.journal.span()  # numbers them, where that is done by readers
     target.settle(location)
     return location
 

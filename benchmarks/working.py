@@ -24,7 +24,7 @@ from benchmarks.settings import Settings
 from benchmarks.stores import Pair, Target, open_url
 from benchmarks.timing import alternate
 from penstock import App, Queue, Worker
-from penstock._client import QueueClient
+from penstock.app.client import QueueClient
 
 JOBS: Final = 30_000
 CHUNK: Final = 5_000

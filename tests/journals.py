@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 import penstock
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.job import JobStatus, JournalEntry, Key, Priority
 from penstock.testing import ManualClock
 

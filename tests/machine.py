@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests import strategies as some
 
-from penstock.backends.base import Backend, ClaimRequest, Failure
+from penstock.backends import Backend, ClaimRequest, Failure
+from penstock.backends.contract.overview import Overview
 from penstock.errors import PenstockError, ReportErrors, StaleAttemptError
 from penstock.job import Job, JobStatus, JournalEntry
 from penstock.lifecycle import Verb, allows
-from penstock.overview import Overview
 from penstock.testing import ManualClock, ModelBackend, check_invariants, check_store
 
 MAX_JOBS = 14
@@ -112,7 +112,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @property
     def jobs(self) -> dict[str, Job]:
-        return {job_id: row.job for job_id, row in self.model._rows.items()}
+        return {job_id: row.job for job_id, row in self.model._state.rows.items()}
 
     def pick(self, data: st.DataObject, wanted: Callable[[Job], bool] = lambda job: True) -> str:
         """Return the id of a job, mostly of one that is wanted, now and then of any or of none."""
@@ -190,7 +190,9 @@ class StoreMachine(RuleBasedStateMachine):
         fresh = [self.next_id() for _ in range(data.draw(st.integers(1, 2), label="size"))]
         # Without idempotency keys: the journal does not tell that a job waits for one that was there before.
         jobs = [
-            msgspec.structs.replace(self.draw_job(data, [*self.jobs, *fresh], job_id), idempotency_key=None)
+            msgspec.structs.replace(
+                self.draw_job(data, [*self.jobs, *fresh], job_id), idempotency_key=None, unique=None
+            )
             for job_id in fresh
         ]
         self.both(lambda backend: backend.spawn_jobs(parent_id, jobs, attempt=attempt))
@@ -216,6 +218,8 @@ class StoreMachine(RuleBasedStateMachine):
             key=data.draw(some.sometimes(some.keys)),
             job_ids=job_ids,
             owner=None if owner is None else str(owner),
+            pushed=data.draw(st.booleans()),
+            revives=data.draw(st.booleans()),
         )
 
     def with_owner(self, backend: Backend, request: ClaimRequest) -> ClaimRequest:
@@ -230,7 +234,8 @@ class StoreMachine(RuleBasedStateMachine):
 
         def call(backend: Backend) -> list[Job]:
             given = msgspec.structs.asdict(self.with_owner(backend, request))
-            return backend.dequeue_jobs(**given)
+            by_hand = {name: value for name, value in given.items() if name not in ("pushed", "revives")}
+            return backend.dequeue_jobs(**by_hand)
 
         self.both(call)
 
@@ -321,16 +326,16 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.owners) < 3)
     @rule()
     def open_owner(self) -> None:
-        self.owners.append((self.store.open_owner(), self.model.open_owner()))
+        self.owners.append((self.store.owners.open(), self.model.owners.open()))
 
     @precondition(lambda self: self.owners)
     @rule(data=st.data(), close=st.booleans())
     def tend_owner(self, data: st.DataObject, close: bool) -> None:
         pair = data.draw(st.sampled_from(self.owners))
         if close:
-            self.both(lambda backend: backend.close_owner(pair[backend is self.model]))
+            self.both(lambda backend: backend.owners.close(pair[backend is self.model]))
         else:
-            self.both(lambda backend: backend.beat_owner(pair[backend is self.model]))
+            self.both(lambda backend: backend.owners.beat(pair[backend is self.model]))
 
     @rule(step=some.steps)
     def time_passes(self, step: timedelta) -> None:
@@ -399,20 +404,20 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(name=some.consumers)
     def register_consumer(self, name: str) -> None:
         seq = self.last_seq
-        self.both(lambda backend: backend.register_consumer(name, seq=seq))
+        self.both(lambda backend: backend.journal.register_consumer(name, seq=seq))
 
     @rule(name=some.consumers, holder=some.workers, lease=st.sampled_from([0, 5, 60]))
     def hold_consumer(self, name: str, holder: str, lease: float) -> None:
-        self.both(lambda backend: backend.hold_consumer(name, holder, lease))
+        self.both(lambda backend: backend.journal.hold_consumer(name, holder, lease))
 
     @rule(name=some.consumers, holder=some.sometimes(some.workers))
     def advance_consumer(self, name: str, holder: str | None) -> None:
         seq = self.last_seq
-        self.both(lambda backend: backend.advance_consumer(name, seq, holder=holder))
+        self.both(lambda backend: backend.journal.advance_consumer(name, seq, holder=holder))
 
     @rule(name=some.consumers)
     def forget_consumer(self, name: str) -> None:
-        self.both(lambda backend: backend.forget_consumer(name))
+        self.both(lambda backend: backend.journal.forget_consumer(name))
 
     @precondition(lambda self: len(self.jobs) < MAX_JOBS)
     @rule(age=st.sampled_from([0, 10, 3600]))
@@ -421,7 +426,7 @@ class StoreMachine(RuleBasedStateMachine):
         newest = Job(id=self.next_id(), type="mail")
         if self.both(lambda backend: backend.enqueue_job(newest)) == newest.id:
             self.journals_are_the_same_and_sound()
-            removed = self.both(lambda backend: msgspec.structs.replace(backend.archive_journal(age), upto=0))
+            removed = self.both(lambda backend: msgspec.structs.replace(backend.journal.archive(age), upto=0))
             self.archived += removed.rows
 
     @precondition(lambda self: self.can_reopen)
@@ -444,7 +449,7 @@ class StoreMachine(RuleBasedStateMachine):
     def statistics_are_the_same(self) -> None:
         for tags in ((), ("red",), ("blue",), ("red", "blue")):
             assert_equal(self.store.get_job_stats(tags), self.model.get_job_stats(tags))
-        assert_equal(*(counted(backend.overview()) for backend in (self.store, self.model)))
+        assert_equal(*(counted(backend.reading.overview()) for backend in (self.store, self.model)))
         assert_equal(self.store.is_blocked(), self.model.is_blocked())
 
     @invariant()
@@ -469,8 +474,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_left_of_the_journals_is_the_same(self) -> None:
-        assert_equal(self.store.list_consumers(), self.model.list_consumers())
-        assert_equal(self.store.get_archive().rows, self.archived)
+        assert_equal(self.store.journal.list_consumers(), self.model.journal.list_consumers())
+        assert_equal(self.store.journal.get_archive().rows, self.archived)
         if self.archived:
             left = [
                 sorted((row.job_id, row.n) for row in backend.read_journal(limit=100_000))

@@ -8,7 +8,7 @@ from typing import Any
 from tests.journals import memory_store
 
 from penstock import FailureCategory, Job, PenstockError, RetryPolicy, Timeouts
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.job import JobStatus
 from penstock.testing import ManualClock
 
@@ -38,7 +38,14 @@ def stir(backend: Backend, clock: ManualClock, seed: int, steps: int = 400) -> N
             key=(rng.choice(["cat", "dog"]),) if rng.random() < 0.3 else None,
             after=tuple(rng.sample(ids[-5:], 1)) if ids and rng.random() < 0.3 else (),
             after_any=tuple(rng.sample(ids[-5:], min(2, len(ids)))) if ids and rng.random() < 0.1 else (),
-            idempotency_key=rng.choice([None, None, None, "once", "twice"]),
+            **rng.choice(
+                [
+                    *[{}] * 3,
+                    {"idempotency_key": "once"},
+                    {"idempotency_key": "twice"},
+                    {"idempotency_key": "once", "unique": "while_unfinished"},
+                ]
+            ),
             retry=policy if rng.random() < 0.7 else None,
             timeouts=Timeouts(
                 visibility=timedelta(seconds=rng.choice([20, 60])) if rng.random() < 0.5 else None,
@@ -90,4 +97,4 @@ def _without_idempotency(job: Job) -> Job:
     # The journal does not tell that a job waits for one that was there before.
     import msgspec
 
-    return msgspec.structs.replace(job, idempotency_key=None)
+    return msgspec.structs.replace(job, idempotency_key=None, unique=None)

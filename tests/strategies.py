@@ -69,5 +69,6 @@ job_fields = st.fixed_dictionaries(
         "trace": st.just("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
         "callback_url": st.just("https://example.com/done"),
         "parent_id": st.just("parent"),
+        "unique": st.just("while_unfinished"),
     },
-)
+).map(lambda fields: fields if "idempotency_key" in fields else {**fields, "unique": None})

@@ -16,7 +16,7 @@ import typer
 
 from penstock import cli
 from penstock.cli._command import Setting, all_commands, settings, split_help
-from penstock.cli._settings import SHARED
+from penstock.cli._settings import DURATION, SHARED_KEYS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 COMMANDS_PAGE: Final = ROOT / "docs" / "reference" / "cli.md"
@@ -26,21 +26,30 @@ NOTICE: Final = "<!-- Made by tools/cli_docs.py from the commands; do not edit. 
 COMMANDS_INTRO: Final = """\
 # Command line
 
-`penstock <command>`; `penstock <command> --help` says the same as this page.
+Run `penstock <command>`; `penstock <command> --help` prints the same text as this page.
 `python -m penstock` is the same program.
 
-Every option may also come from a variable or from a file: see [Configuration](configuration.md).
-Which store: `--url`, else `PENSTOCK_URL`, else `url` in the file, else `sqlite:///penstock.db`.
-Only `submit`, `worker` and `migrate` make a store that is not there; to any other command a place without a store is a mistake in the url.
+Every option can also be set by a variable or in a file: see [Configuration](configuration.md).
+The store is `--url`, else `PENSTOCK_URL`, else `url` in the file, else `sqlite:///penstock.db`.
+Only `submit`, `worker` and `migrate` create a store; any other command treats a url without a store as an error.
+
+Durations are written as `90s`, `5m`, `1h30m`, `1.5h`, `250ms` or `2d`; a number alone is seconds.
 
 A terminal gets aligned columns and colours, unless `NO_COLOR` is set or `TERM` is `dumb`.
 A pipe gets a line for each row, with tabs between columns, nothing wrapped and nothing cut.
-What jobs hold is other people's text: control characters, escape sequences and direction marks are shown escaped.
+The contents of jobs are untrusted text: control characters, escape sequences and direction marks are printed escaped.
 
-`--json` prints one object, or one a line for a list.
-Its keys are stable: new ones may come, none goes without a new major version.
+The beginning of a job's id is enough where it is unique; ids that are read from stdin must be whole.
+`penstock --install-completion` installs shell completion of commands, options and statuses.
+
+`cancel`, `redrive`, `delete`, `list` and `journal` select jobs by the same options: `--type`, `--status`, `--tags`, `--key`, `--since`, `--until`, `--error`, `--all`.
+All options that are given must match.
+`cancel`, `redrive` and `delete` count the jobs that match and ask for confirmation. Without a terminal they need `--yes`; otherwise nothing is done and the exit code is 2. A selection by `--tags` alone needs no `--yes`.
+
+`--json` prints one object, or for a list one object per line.
+Its keys are stable: new keys may be added, and none is removed without a new major version.
 Times are ISO 8601 in UTC, durations are seconds.
-Payload, result and checkpoint are text if they are UTF-8, else base64; `payload_encoding` and its like say which.
+Payload, result and checkpoint are text if they are UTF-8, else base64; `payload_encoding`, `result_encoding` and `checkpoint_encoding` are the encoding.
 """
 
 SETTINGS_INTRO: Final = """\
@@ -54,13 +63,13 @@ Every option of every [command](cli.md) has three names:
 | variable | `PENSTOCK_<COMMAND>_<OPTION>` | `PENSTOCK_WORKER_STOP_GRACE=10` |
 | file | `[command]`, `option` | `[worker]`, `stop-grace = 10` |
 
-An argument wins over a variable, a variable over the file, the file over the default.
-An empty variable counts as none; a list in a variable is separated by commas or blanks.
+An argument takes precedence over a variable, a variable over the file, the file over the default.
+An empty variable is ignored; a list in a variable is separated by commas or spaces.
 
 ## The file
 
 `penstock.toml` in the working folder, or `[tool.penstock]` of the pyproject.toml there.
-`penstock --config FILE` and `PENSTOCK_CONFIG` name another one.
+`penstock --config FILE` and `PENSTOCK_CONFIG` name another file.
 
 ```toml
 url = "postgresql://shop@db.example/app"
@@ -72,28 +81,41 @@ tags = ["gpu"]
 
 [pipeline.run]
 lake = "lake"
-interval = 60
+interval = "1h30m"
 ```
 
-Keys are the long names of the options; underscores do for hyphens.
-A relative path means what it means on the command line: it starts at the working folder.
-The file is checked as a whole before anything is done: an unknown key, or a value of the wrong type, is named with the file and the value, all of them at once, and the exit code is 2.
+Keys are the long names of the options, with hyphens or underscores.
+A duration is a number of seconds or text such as `"90s"`, `"5m"`, `"1h30m"` or `"2d"`.
+A relative path starts at the working folder, as on the command line, also in `url` (`sqlite:///jobs.db`) and also if the file is in another folder.
+The whole file is checked before a command runs: one error names every unknown key and every wrong value, and the exit code is 2.
 
-Above the tables may stand what several commands share, for those that do not say otherwise themselves: {shared}.
-`url` also holds for apps that name no store of their own, as `PENSTOCK_URL` does.
+Keys above the tables apply to every command that has the option and does not set it in its own table: {shared}.
+
+## Which store
+
+Every command, `App()` and `penstock.connect()` choose the store in this order:
+
+1. the url that is given: `--url`, `App("…")`, `connect("…")`;
+2. `PENSTOCK_URL`;
+3. `url` in the file that `PENSTOCK_CONFIG` names, else in `penstock.toml` in the working folder, else in `[tool.penstock]` of the `pyproject.toml` there;
+4. `sqlite:///penstock.db`, a file in the working folder.
+
+A program reads the file when it opens its store, and uses only `url`.
+If the file cannot be read, is not valid TOML, or its `url` is not a text, an `InvalidArgumentError` names the file and the key.
+A worker names its store in its first log line, and `penstock doctor` names the store that it checks.
 
 ## Variables without an option
 
 | Variable | What it does |
 | --- | --- |
-| `PENSTOCK_URL` | the store for everything that names none: commands, `App()`, `penstock.connect()` |
-| `PENSTOCK_CONFIG` | the file with settings |
-| `PENSTOCK_WEBHOOK_SECRET` | signs what callback urls are told, see [Webhooks](../guides/webhooks.md) |
+| `PENSTOCK_URL` | the store of commands, `App()` and `penstock.connect()` that name none |
+| `PENSTOCK_CONFIG` | the settings file |
+| `PENSTOCK_WEBHOOK_SECRET` | signs the requests to callback urls, see [Webhooks](../guides/webhooks.md) |
 | `NO_COLOR` | if set: no colours |
 
 ## Options
 
-Where a second variable stands, it is the short name of an option that several commands share, or that had it first.
+A second variable is a shorter name; several commands may read it.
 """
 
 
@@ -115,7 +137,7 @@ def commands_page() -> str:
 def settings_page() -> str:
     """Return the page about variables and the file."""
     root: Any = typer.main.get_command(cli.app)
-    shared = ", ".join(f"`{key}`" for key in SHARED)
+    shared = ", ".join(f"`{key}`" for key in SHARED_KEYS)
     parts = [NOTICE, "", SETTINGS_INTRO.replace("{shared}", shared)]
     for path, command in all_commands(root):
         known = list(settings(command, path))
@@ -145,14 +167,14 @@ def _option_table(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 def _root_options(root: Any) -> list[tuple[str, str]]:
     rows = [(_names(each), _help(each)) for each in root.params]
-    return [*rows, ("`-h`, `--help`", "Show what a command does, with its options and examples.")]
+    return [*rows, ("`-h`, `--help`", "Print what a command does, with its options and examples.")]
 
 
 def _names(parameter: Any, *, short: bool = True) -> str:
     if parameter.param_type_name == "argument":
         return f"`{parameter.metavar or parameter.name.upper()}`"
     names = sorted(parameter.opts, key=len)
-    value = "" if _is_flag(parameter) else f" {parameter.metavar or _value(parameter)}"
+    value = "" if _is_flag(parameter) else f" {parameter.value_name}"
     chosen = names if short else names[-1:]
     return ", ".join(f"`{name}{value if name == names[-1] else ''}`" for name in chosen)
 
@@ -176,15 +198,11 @@ def _type(parameter: Any) -> str:
         return " ".join(f"`{getattr(each, 'value', each)}`" for each in descriptor.choices)
     words = {"bool": "true or false", "int": "whole number", "float": "number"}
     name = parameter.bare_type()
+    if parameter.metavar == DURATION:
+        return "duration"
     if descriptor.is_list:
         return "list of texts"
     return words.get(name, "text")
-
-
-def _value(parameter: Any) -> str:
-    words = {"int": "N", "float": "N"}
-    name = str(max(parameter.opts, key=len)).lstrip("-").upper()
-    return words.get(parameter.bare_type(), name)
 
 
 def _is_flag(parameter: Any) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.job import ELIGIBLE, FINAL, IN_FLIGHT, JobStatus
-from penstock.lifecycle import MOVES, Verb
+from penstock.lifecycle import LATE_MOVES, MOVES, Verb
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "assets" / "job-life.svg"
@@ -126,6 +126,7 @@ LANES: Final[Mapping[JobStatus, tuple[tuple[Point, ...], float]]] = {
 }
 
 SHORT: Final = {
+    Verb.ENQUEUE_UNIQUE: "enqueue",
     Verb.ACKNOWLEDGE: "acknowledge",
     Verb.MARK_UNKNOWN_STOPPED: "mark unknown",
     Verb.STOP_WITH_RETRY: "stop",
@@ -168,7 +169,7 @@ def _lines_on_the_left() -> dict[Pair, Line]:
 
 
 def _lines_out_of_finals() -> dict[Pair, Line]:
-    """Return the ways back: a restart, and the corrections of what was unknown."""
+    """Return the ways back: a restart, late results, and the corrections of what was unknown."""
     right = float(FINAL_X + FINAL_WIDTH)
     unknown = BOXES[S.UNKNOWN_STOPPED]
     stopped, completed, unscheduled = BOXES[S.STOPPED], BOXES[S.COMPLETED], BOXES[S.UNSCHEDULED]
@@ -191,10 +192,12 @@ def _lines_out_of_finals() -> dict[Pair, Line]:
         Point(460, BOXES[S.RUNNING].y),
     )
     middle = completed.y + completed.height / 2
+    dead = BOXES[S.DEAD_LETTER].y + 20
     top = unscheduled.y + 32
     low = stopped.bottom - 20
     return {
         (S.STOPPED, S.RUNNING): Line(restart, Point(LABEL_X, 30)),
+        (S.DEAD_LETTER, S.COMPLETED): beside(1088, dead, completed.bottom - 14, Point(right + 14, dead - 5)),
         (S.UNKNOWN_STOPPED, S.STOPPED): beside(1104, unknown.y + 16, low, Point(right + 14, low - 5)),
         (S.UNKNOWN_STOPPED, S.COMPLETED): beside(1120, unknown.y + 36, middle, Point(right + 14, middle - 5)),
         (S.UNKNOWN_STOPPED, S.UNSCHEDULED): beside(1136, unknown.y + 56, top, Point(right + 14, top - 5)),
@@ -212,6 +215,8 @@ def pairs() -> dict[Pair, list[Verb]]:
     found: dict[Pair, list[Verb]] = {}
     for move in MOVES:
         found.setdefault((move.source, move.target), []).append(move.verb)
+    for late in LATE_MOVES:
+        found.setdefault((late.source, late.target), []).append(late.verb)
     return found
 
 
@@ -284,6 +289,7 @@ COLOURS: Final[Mapping[JobStatus | None, str]] = {
     S.UNKNOWN_RETRY: "lost",
     S.UNKNOWN_STOPPED: "fix",
     S.STOPPED: "stop",
+    S.DEAD_LETTER: "retry",
 }
 
 
@@ -291,7 +297,7 @@ def picture() -> str:
     """Return the SVG."""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">',
-        "<!-- Made by tools/lifecycle_docs.py from penstock.lifecycle.MOVES; do not edit. -->",
+        "<!-- Made by tools/lifecycle_docs.py from the table in penstock.lifecycle; do not edit. -->",
         "<title>The life of a job</title>",
         f"<desc>{escape(_description())}</desc>",
         f"<style>{STYLE}</style>",
@@ -404,6 +410,11 @@ def table() -> str:
         for targets, sources in alike.items():
             names = ", ".join(target.name for target in targets)
             rows.append(f"| `{verb}` | {', '.join(sources)} | {names} | {effect} |")
+        rows += [
+            f"| `{verb}` | {late.source.name} | {late.target.name} | {late.effect} |"
+            for late in LATE_MOVES
+            if late.verb is verb
+        ]
     return "\n".join(rows)
 
 

@@ -51,7 +51,7 @@ def members(kind: type[Enum]) -> str:
     if missing:
         raise LookupError(f"the docstring of {kind.__name__} says nothing about {', '.join(missing)}")
     return table(
-        ["Kind", "Value", "Told when"],
+        ["Kind", "Value", "Emitted when"],
         [[f"`{member.name}`", f"`{member.value}`", said[member.name]] for member in kind],
     )
 

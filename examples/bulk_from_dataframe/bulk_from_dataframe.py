@@ -1,9 +1,9 @@
 """A DataFrame becomes jobs: python examples/bulk_from_dataframe/bulk_from_dataframe.py
 
-needs the extra: pip install 'penstock[spark]'
+needs the extra: pip install '.[spark]'
 
 Every customer of a table gets a job. All of them are stored or none; writing the same frame again adds nothing, because a
-job's id is made of the row. Small jobs in such numbers run on threads, and are taken many at a time.
+job's id is made from its row. Many small jobs run fastest on threads, with a prefetch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def submit(spark: SparkSession, url: str) -> int:
 
 
 def work() -> str:
-    """Run the jobs; return what one of them has to say."""
+    """Run the jobs; return the result of one."""
     penstock.Worker(app, prefetch=500, isolation="thread").run(until_idle=True)
     return str(app.handle("reminder-2026-11-7").result())
 

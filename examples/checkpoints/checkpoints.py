@@ -1,7 +1,7 @@
 """A long job that outlives its worker: python examples/checkpoints/checkpoints.py
 
-The job counts its way through 40 pages and remembers each. Its worker is killed in the middle, as by a power cut. Another
-worker takes the job and goes on from the checkpoint, not from the beginning.
+The job processes 40 pages and saves a checkpoint after each. Its worker is killed in the middle, as by a power cut.
+Another worker claims the job and continues from the checkpoint, not from the beginning.
 """
 
 import os

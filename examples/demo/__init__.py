@@ -1,10 +1,10 @@
 """A queue at work, from the first job to the report: `make demo`, or `python -m examples.demo --help`.
 
 jobs      the app: ten kinds of handlers, good and bad
-cast      which jobs are submitted
+cast      the jobs that are submitted
 workers   `penstock worker` processes, one of which is killed
 watch     the display while they work
 story     what the journal says about it
 lake      the same as tables: sync, audit and report on Spark
-places    where the demo keeps its things, and the PostgreSQL server it may start
+places    the output folder, and the PostgreSQL server that it may start
 """

@@ -49,7 +49,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace, url: str, folder: Path, console: Console) -> bool:
-    """Tell the whole story; return whether it ended well."""
+    """Run all parts; return whether the audit found no violation."""
     os.environ["PENSTOCK_URL"] = url  # before the app opens its store
     from examples.demo import jobs, lake, story  # noqa: PLC0415  # see above
     from examples.demo.cast import submit_all  # noqa: PLC0415
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, url: str, folder: Path, console: Console) -
     cast = submit_all(settings)
     console.print(f"  {cast.total} jobs of 12 kinds are on disk in {shown(url)}")
     console.print(
-        f"  the {settings.jobs} fast ones went in together, at {cast.stored_per_second:,.0f} a second"
+        f"  the {settings.jobs} fast ones went in together, at {cast.stored_per_second:,.0f} per second"
     )
 
     heading(console, "2  Workers run them, each job in a process of its own")
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace, url: str, folder: Path, console: Console) -
 
 
 def show_next(console: Console, options: argparse.Namespace, url: str, folder: Path, job_id: str) -> None:
-    """Say what there is to look at, and commands that work as they stand."""
+    """Print what there is to see, and commands to paste."""
     is_up = options.store == "sqlite" or options.stay
     has_lake = not options.no_spark
     looks = {}
@@ -94,17 +94,17 @@ def show_next(console: Console, options: argparse.Namespace, url: str, folder: P
         looks[str(folder / "lake")] = "the tables, as Parquet files"
     if options.store == "sqlite":
         looks[str(folder / "jobs.db")] = "the store, one SQLite file"
-    looks[str(folder / "worker-1.log")] = "what a worker says"
+    looks[str(folder / "worker-1.log")] = "the log of a worker"
     looks["docs/quickstart.md"] = "how to write your own"
     heading(console, "Look at")
     show_lines(console, looks)
     penstock = command()
     tries = {}
     if is_up:
-        where = f"--url {shlex.quote(shown(url))}"  # a variable would follow whoever goes on elsewhere
+        where = f"--url {shlex.quote(shown(url))}"  # not PENSTOCK_URL: it would stay set in the shell
         tries[f"{penstock} stats {where}"] = "how many jobs are in which state"
-        tries[f"{penstock} show {job_id} {where}"] = "one life in full"
-        tries[f"{penstock} list --status dead_letter {where}"] = "what nobody could do"
+        tries[f"{penstock} show {job_id} {where}"] = "every change of one job"
+        tries[f"{penstock} list --status dead_letter {where}"] = "jobs that used up their attempts"
     if has_lake:
         tries[f"{penstock} report --lake {folder / 'lake'} --json"] = "the report's numbers"
         tries[f"{penstock} audit --lake {folder / 'lake'}"] = "the audit, again"
@@ -149,7 +149,7 @@ def python() -> str:
 
 
 def shown(url: str) -> str:
-    """Return an address as short as it works from this folder."""
+    """Return a url relative to this folder, if it can be."""
     path = url.removeprefix("sqlite:///")
     if path != url and Path(path).is_relative_to(Path.cwd()):
         return f"sqlite:///{os.path.relpath(path)}"

@@ -31,7 +31,7 @@ STEPS = 5
 
 @dataclass(frozen=True)
 class Settings:
-    """How many fast jobs, and how long a moment is."""
+    """The number of fast jobs, and the factor of every wait."""
 
     jobs: int
     pace: float
@@ -42,7 +42,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Cast:
-    """The jobs that the story is about, and how fast the many were stored."""
+    """The jobs that the demo refers to later, and how fast the fast ones were stored."""
 
     total: int
     endless: JobHandle[Any]
@@ -59,7 +59,7 @@ def submit_all(settings: Settings) -> Cast:
 
     jobs.slow.submit_many(
         [{"parts": 20, "seconds": 3.0}] * 6
-    )  # at any pace: one is to be caught in the middle
+    )  # at any pace: a worker is killed in the middle of one
     jobs.flaky.options(retry=patient).submit_many([{}] * 8)
     poisons = jobs.poison.options(retry=short).submit_many([{}] * 3)
     jobs.refused.submit()

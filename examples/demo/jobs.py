@@ -1,4 +1,4 @@
-"""The app. Its handlers are short; what happens to their jobs is the point."""
+"""The app of the demo: short handlers that succeed, fail, hang or crash."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ def fast(number: int) -> int:
 
 @app.job(tags=["slow"], priority=Priority.HIGH)
 def slow(context: JobContext, parts: int, seconds: float) -> str:
-    """Work in parts, and remember each: an attempt goes on where the one before it was killed."""
+    """Work in parts, with a checkpoint after each: an attempt continues where the one before was killed."""
     done = int(context.checkpoint or b"0")
     began_at = done
     while done < parts:
@@ -37,7 +37,7 @@ def flaky(context: JobContext) -> str:
 
 @app.job(tags=["poison"])
 def poison() -> None:
-    raise ValueError("this input cannot be parsed, however often one tries")
+    raise ValueError("this input cannot be parsed")
 
 
 @app.job(tags=["refused"])
@@ -52,7 +52,7 @@ def orphan() -> None:
 
 @app.job(tags=["stuck"])
 def stuck() -> None:
-    """Hang in a way that only the end of a process can end."""
+    """Hang, and ignore SIGTERM: only SIGKILL ends this."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         time.sleep(60)

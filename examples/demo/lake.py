@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.spark import SyncProgress
 
 
-#: For a JVM that lives for half a minute: half of its time would go into making fast code of what runs once.
+#: For a JVM that lives for half a minute: compiling optimised code would take half of that.
 BRIEF = {
     "spark.driver.memory": "1g",
     "spark.sql.codegen.wholeStage": False,
@@ -30,7 +30,7 @@ STEPS = 6
 
 
 def show(console: Console, url: str, folder: Path) -> int:
-    """Move the journal into a lake, ask it something, audit it, write its report; return how many violations."""
+    """Sync the journal into a lake, query it, audit it, write the report; return the number of violations."""
     lake, page = folder / "lake", folder / "report.html"
     with session(console, folder / "spark.log") as spark:
         from penstock import spark as ps  # noqa: PLC0415  # seconds, and an extra
@@ -71,7 +71,7 @@ def session(console: Console, log: Path) -> Iterator[SparkSession]:
 
 @contextmanager
 def errors_to(log: Path) -> Iterator[None]:
-    """Let what is started meanwhile, the JVM, complain into a file: it always does, about itself."""
+    """Send what the JVM prints at its start to a file instead of stderr."""
     sys.stderr.flush()
     kept = os.dup(2)
     with log.open("wb") as file:
@@ -113,7 +113,7 @@ def _seconds(value: float | None) -> str:
 
 @contextmanager
 def waiting(console: Console, what: str) -> Iterator[None]:
-    """Say what is being done; in a terminal, for as long as it takes."""
+    """Print what is being done; in a terminal, with a spinner until it is done."""
     if console.is_terminal and not console.is_dumb_terminal:
         with console.status(what):
             yield

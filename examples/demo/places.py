@@ -1,4 +1,4 @@
-"""Where the demo keeps its things: a folder that every run makes anew, and a store."""
+"""The output folder of the demo, which every run empties, and its store."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from penstock import open_backend
+
 MARK = ".penstock-demo"
 
 
 class PlaceError(Exception):
-    """The demo cannot keep its things there."""
+    """The output folder cannot be used."""
 
 
 @contextmanager
 def output_folder(path: Path) -> Iterator[Path]:
-    """Yield the folder, emptied of the last run. Whatever is not a demo's is left alone.
+    """Yield the folder, emptied of the last run; a folder of something else is refused.
 
     Raises:
         PlaceError: it holds something else, or another demo is using it.
@@ -50,7 +52,9 @@ def output_folder(path: Path) -> Iterator[Path]:
 def open_store(kind: str, folder: Path) -> Iterator[str]:
     """Yield the address of an empty store: a SQLite file, or a PostgreSQL server that lives as long as the demo."""
     if kind == "sqlite":
-        yield f"sqlite:///{folder / 'jobs.db'}"
+        url = f"sqlite:///{folder / 'jobs.db'}"
+        open_backend(url).close()  # made on purpose, so that nothing warns of a new file
+        yield url
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about a folder for its lock file, which it does not need

@@ -1,4 +1,4 @@
-"""What happened, told from the journal alone."""
+"""What happened, from the journal alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDS = {
 
 
 def words(row: JournalEntry) -> str:
-    """Say in words what a journal row records."""
+    """Return a journal row as a line of text."""
     move = f"{row.from_status or ''} → {row.status}".strip()
     details = [f"attempt {row.attempt}"] if row.attempt else []
     if row.verb in {"fail", "propagate", "lose"} and row.error_message:
@@ -31,7 +31,7 @@ def words(row: JournalEntry) -> str:
 
 
 def tell(console: Console, backend: Backend, survivor: str | None, stuck: str) -> None:
-    """Show how the jobs ended, two lives in full, and the order of the keyed ones."""
+    """Show how the jobs ended, every change of two of them, and the order of the keyed ones."""
     rows, jobs = read_all(backend)
     show_ends(console, jobs)
     if survivor is not None:

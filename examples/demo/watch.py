@@ -1,4 +1,4 @@
-"""What can be seen while the workers work: a live table in a terminal, a line now and then elsewhere."""
+"""The display while the workers run: a live table in a terminal, one line per second elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE = 300.0
 
 
 class Watch:
-    """Follows the jobs to their ends, and does to two of them and to a worker what life would do."""
+    """Shows the jobs until all have ended; meanwhile it cancels two of them and kills a worker."""
 
     def __init__(self, backend: Backend, settings: Settings, console: Console) -> None:
         self._backend = backend

@@ -1,4 +1,4 @@
-"""Workers as an operator would start them: `penstock worker` processes. One of them is killed."""
+"""`penstock worker` processes, as an operator would start them; one of them is killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMAND = ["worker", "examples.demo.jobs:app", "--concurrency", "3", "--stop-gra
 
 
 class Workers:
-    """Two workers; when one was killed, another takes its place. On leaving, all of them finish what they do and end."""
+    """Two workers; when one was killed, another is started. On exit, all of them drain."""
 
     def __init__(self, url: str, folder: Path, *, number: int = 2) -> None:
         self._environment = {**os.environ, "PENSTOCK_URL": url}

@@ -1,7 +1,7 @@
 """A document store: python examples/document_store/document_store.py
 
-Writers of one document take turns, in the order they came; writers of other documents do not wait for them. The queue
-keeps the order, also over a crash; the documents are files.
+Changes of one document are made one at a time, in order; other documents do not wait for them. The queue keeps the
+order, even after a crash; the documents are files.
 """
 
 import json
@@ -26,15 +26,15 @@ class DocumentStore:
         return json.loads(path.read_text()) if path.exists() else {"revision": 0, "lines": []}
 
     def append(self, document_id: str, line: str) -> None:
-        """Ask for a change; it is safe on disk when this returns, and made when its turn comes."""
+        """Enqueue a change; it is on disk when this returns, and applied by `work`."""
         self.documents.enqueue(document_id, "global", "main", {"line": line})
 
     def work(self) -> None:
-        """Make changes until none is waiting. Any number of threads, or of processes, may do this."""
+        """Apply changes until none is waiting; any number of threads or processes may call this."""
         while (job := self.documents.dequeue_next()) is not None:
             document_id, change = job.key[0], json.loads(job.payload)
             document = self.read(document_id)
-            # A job that finished but could not say so before a crash runs again: do nothing the second time.
+            # A job that was done but not reported before a crash runs again: do nothing the second time.
             if job.id != document.get("last_job"):
                 document["lines"].append(change["line"])
                 document["revision"] += 1
@@ -56,7 +56,7 @@ def main() -> None:
         url = f"sqlite:///{folder}/jobs.db"
         with penstock.connect(url) as queue:
             documents = DocumentQueue(queue)
-            QueueDriver(documents).start()  # puts back what a process that died has left open
+            QueueDriver(documents).start()  # reclaims the jobs of a process that died
             store = DocumentStore(Path(folder), documents)
             for number in range(1, 6):
                 store.append("minutes", f"point {number}")
@@ -73,7 +73,7 @@ def main() -> None:
                 thread.start()
             for thread in threads:
                 thread.join()
-            store.work()  # the index, if its turn came when all threads had just looked
+            store.work()  # the index, if it became eligible after all threads had stopped
             for name in ("minutes", "invoice", "index"):
                 document = store.read(name)
                 print(f"{name}: revision {document['revision']}: {', '.join(document['lines'])}")

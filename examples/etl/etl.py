@@ -1,7 +1,7 @@
 """Fan-out and fan-in: python examples/etl/etl.py
 
-`extract` finds out at run time how many parts there are, and spawns a job for each. `load` waits for `extract`, and so
-for everything that it spawned.
+`extract` finds out at run time how many parts there are, and spawns one job per part. `load` waits for `extract`, and so
+for all jobs that it spawned.
 
     extract ──▶ transform 0 ──┐
             ──▶ transform 1 ──┼──▶ load
@@ -18,7 +18,7 @@ from pathlib import Path
 import penstock
 
 app = penstock.App()
-ROWS_A_PART = 1_000
+ROWS_PER_PART = 1_000
 
 
 @app.job
@@ -26,11 +26,11 @@ def extract(context: penstock.JobContext, source: str, folder: str) -> int:
     """Cut a table into parts."""
     with Path(source).open(newline="") as file:
         rows = list(csv.reader(file))
-    parts = [rows[start : start + ROWS_A_PART] for start in range(0, len(rows), ROWS_A_PART)]
+    parts = [rows[start : start + ROWS_PER_PART] for start in range(0, len(rows), ROWS_PER_PART)]
     for number, part in enumerate(parts):
         path = Path(folder) / f"part-{number}.json"
         path.write_text(json.dumps(part))
-        # A second attempt of this job would spawn again; the same idempotency key makes that harmless.
+        # A second attempt of this job spawns again; with the same idempotency key it gets the jobs of the first.
         context.spawn(transform.options(idempotency_key=f"{context.job.id}/{number}"), part=str(path))
     return len(parts)
 

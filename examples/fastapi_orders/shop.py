@@ -1,7 +1,7 @@
 """A web shop whose jobs are part of its transactions: python examples/fastapi_orders/shop.py
 
 The order and the job that confirms it are committed together or not at all: no order without its job, and no job for an
-order that was rolled back. This needs the jobs to be where the orders are, in PostgreSQL.
+order that was rolled back. For this, jobs and orders must be in the same PostgreSQL database.
 
 With a database of yours: PENSTOCK_URL=postgresql://… uvicorn shop:web, and PENSTOCK_URL=… penstock worker shop:jobs.
 """
@@ -53,7 +53,7 @@ async def lifespan(_: FastAPI):
 
 
 def transaction() -> Iterator[psycopg.Connection[tuple[object, ...]]]:
-    """One transaction a request: committed at its end, rolled back if it raises."""
+    """One transaction per request: committed at its end, rolled back if it raises."""
     with connect() as connection:
         yield connection
 
@@ -91,7 +91,7 @@ def job_status(job_id: str) -> dict[str, object]:
     return {"status": job.status, "result": None if job.result is None else job.result.decode()}
 
 
-# -- what follows only shows it ----------------------------------------------------------------------------------------
+# -- a server and a client to try it ----------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,10 +1,10 @@
-"""The loop closes: find failed attempts in the lake with a DataFrame filter, and submit their jobs again.
+"""Find failed attempts in the lake with a DataFrame filter, and submit their jobs again.
 
-python examples/replay_failed/replay_failed.py          needs the extra: pip install 'penstock[spark]'
+python examples/replay_failed/replay_failed.py          needs the extra: pip install '.[spark]'
 
-A day's deliveries went wrong because a partner was down. Their jobs have used up their attempts and are dead. Once the
-partner is back, those that failed for that reason, and no others, become new jobs. Running it twice adds nothing:
-a job's new id is made of its old one.
+Deliveries failed because a partner was down, and their jobs are dead letters. When the partner is back, the jobs that
+failed for that reason, and no others, become new jobs. Running it twice adds nothing: a job's new id is made from its
+old one.
 """
 
 from __future__ import annotations
@@ -51,14 +51,7 @@ def replay(spark: SparkSession, url: str, lake: Path) -> int:
     again = failed.join(jobs, failed["job_id"] == jobs["id"], "inner").selectExpr(
         "concat(job_id, '-again') AS id", "type", "payload", "tags"
     )
-    before = _jobs(url)
-    again.write.format("penstock").option("url", url).mode("append").save()
-    return _jobs(url) - before
-
-
-def _jobs(url: str) -> int:
-    with penstock.connect(url) as queue:
-        return queue.get_job_stats().total_jobs
+    return ps.write(again, url).added
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Scraping with order per host: python examples/scraping/scraping.py
 
 The key of a job is its host: a host's pages are fetched one at a time, in order, while other hosts go on. A page that is
-found becomes a job by itself. The two "hosts" are two small servers on this machine.
+found becomes a job of its own. The two "hosts" are two small servers on this machine.
 """
 
 import re
@@ -33,7 +33,7 @@ def host_of(url: str) -> str:
 
 @app.job(key=host_of, timeout=30)
 def scrape(context: penstock.JobContext, url: str) -> int:
-    """Fetch a page, and submit a job for each link in it that nobody has submitted before."""
+    """Fetch a page, and spawn a job per link; a link that has a job already adds none."""
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
             text = answer.read().decode()
@@ -43,13 +43,13 @@ def scrape(context: penstock.JobContext, url: str) -> int:
         raise penstock.TemporaryError(f"{url} answered {error.code}", code=f"http_{error.code}") from error
     links = [urljoin(url, link) for link in re.findall(r"href='([^']+)'", text)]
     for link in links:
-        # The same key again adds nothing: this is how loops end.
+        # A link with the same idempotency key adds no job, so loops of links end.
         context.spawn(scrape.options(idempotency_key=link), url=link)
     return len(links)
 
 
 class Site(ThreadingHTTPServer):
-    """A slow web site that counts how many requests it has to answer at once."""
+    """A slow web site that counts concurrent requests."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Visit)
@@ -67,7 +67,7 @@ class Visit(BaseHTTPRequestHandler):
             site.busy += 1
             site.most_busy = max(site.most_busy, site.busy)
             site.visited.append(self.path)
-            was_down, site.is_down = site.is_down, False  # the first visitor has bad luck
+            was_down, site.is_down = site.is_down, False  # the first request gets a 503
         time.sleep(0.05)
         with site.lock:
             site.busy -= 1

@@ -3,9 +3,11 @@
 from typing import TYPE_CHECKING, Any
 
 from penstock.app import App
-from penstock.backends.base import Backend
-from penstock.connection import connect, open_backend
-from penstock.context import JobContext
+from penstock.app.context import JobContext
+from penstock.app.gathering import as_completed, gather
+from penstock.app.handle import JobHandle
+from penstock.backends import Backend
+from penstock.backends.drivers import open_backend
 from penstock.errors import (
     BackendError,
     DependencyError,
@@ -25,13 +27,19 @@ from penstock.errors import (
     StaleAttemptError,
 )
 from penstock.events import Event, EventBus, EventKind
-from penstock.flow import Flow, chain, fan_in, fan_out
-from penstock.handle import JobHandle
 from penstock.job import Job, JobState, JobStats, JobStatus, Key, Priority
-from penstock.policy import FailureCategory, PermanentError, RetryPolicy, TemporaryError, Timeouts
-from penstock.queue import Queue
+from penstock.policy import (
+    FailureCategory,
+    PermanentError,
+    RetryPolicy,
+    TemporaryError,
+    Timeouts,
+    register_backoff,
+)
+from penstock.queue import Queue, Submitter, connect
+from penstock.queue.flow import Flow, chain, fan_in, fan_out
+from penstock.queue.stream import JobStream
 from penstock.scope import CancelScope, cancel_scope
-from penstock.stream import JobStream
 from penstock.worker import Worker
 
 if TYPE_CHECKING:
@@ -41,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what few need when it is asked for: penstock.aio, and the version, which is read from a file."""
+    """Import rarely used names on first access: `penstock.aio`, and the version, which is read from a file."""
     import importlib  # noqa: PLC0415 - the same
 
     if name == "aio":
@@ -92,13 +100,17 @@ __all__ = [
     "ReportErrors",
     "RetryPolicy",
     "StaleAttemptError",
+    "Submitter",
     "TemporaryError",
     "Timeouts",
     "Worker",
+    "as_completed",
     "cancel_scope",
     "chain",
     "connect",
     "fan_in",
     "fan_out",
+    "gather",
     "open_backend",
+    "register_backoff",
 ]

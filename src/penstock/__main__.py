@@ -9,7 +9,7 @@ __all__ = ["main"]
 
 
 def main() -> NoReturn:
-    """Run the command line and exit; also Ctrl-C while it is only being imported is no fault."""
+    """Run the command line and exit; Ctrl-C during its import is handled as well."""
     try:
         from penstock.cli import run  # noqa: PLC0415  # see above
 

@@ -1,7 +1,7 @@
-"""Modules that most processes never use, imported when something of them is.
+"""Modules that most processes never use, imported on first access.
 
-A process that is forked once a job pays for everything it has imported, at every fork: asyncio and what it brings along
-are a quarter of it.
+A process that forks once per job pays for its imported modules at every fork: asyncio and its imports are a quarter of
+that.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@
 
 There is one implementation, `penstock.Queue`. Each verb here runs that of the same name on a thread of the queue's own
 pool; `_awaited` makes the one out of the other with its signature, so that editors and type checkers see the arguments.
-A pool, not the loop's default one: calls wait for commits, and calls that wait together share one.
+The pool is not the loop's default one: calls wait for commits, and calls that wait at the same time share one commit.
 
 Cancelling a task that awaits a verb withdraws the call if its transaction has not begun; if it has, the task waits for the
-commit and is cancelled then. So nothing goes on behind the back of a cancelled task. Jobs that a cancelled `claim_jobs`
-had already claimed are handed back.
+commit and is cancelled then. So no call is in progress after its task was cancelled. Jobs that a cancelled `claim_jobs`
+had already claimed are released.
 """
 
 from __future__ import annotations
@@ -21,36 +21,51 @@ import asyncio
 import contextvars
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NoReturn, ParamSpec, Self, TypeVar
 
-from penstock._emitter import is_telling
-from penstock.backends.base import Awaited
+from penstock.app.gathering import as_completed_async as as_completed
+from penstock.app.gathering import gather_async as gather
+from penstock.backends import Awaited
+from penstock.backends.contract.joined import absent
 from penstock.clock import Clock
-from penstock.connection import connect as connect_now
 from penstock.errors import QueueClosedError
 from penstock.events import Event, EventBus, EventKind, Subscriber
-from penstock.job import Job
-from penstock.queue import Queue
+from penstock.job import Job, Key
+from penstock.queue import Queue, Submitter
+from penstock.queue import connect as connect_now
+from penstock.queue.emitter import is_emitting
+from penstock.queue.stream import JobStream, check_stream
 from penstock.scope import CancelScope
-from penstock.stream import JobStream, check_stream
 
-__all__ = ["AsyncEvents", "AsyncJobStream", "AsyncQueue", "connect"]
+__all__ = [
+    "AsyncEvents",
+    "AsyncJobStream",
+    "AsyncQueue",
+    "AsyncSubmitter",
+    "as_completed",
+    "connect",
+    "gather",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Enough calls at a time to fill a group commit; more would only wait in the store instead of here.
+#: Jobs that `iter_jobs` reads at a time.
+_PORTION: Final = 200
 THREADS: Final = 32
-LOOP_LOOK_SECONDS: Final = 1.0  # a loop that has ended answers no more
+LOOP_POLL_SECONDS: Final = 1.0  # a loop that has ended never answers, so waits check for that
 
 
 class Threads:
     """Runs calls on a few threads, each with its caller's context and a way to withdraw it.
 
-    Calls of subscribers have threads of their own: those of the others may all be waiting for these subscribers.
+    Subscribers have a pool of their own: every thread of the other pool may be waiting for them.
     """
 
     def __init__(self) -> None:
@@ -82,12 +97,12 @@ class Threads:
 
     def _submit(self, call: Callable[..., T], *args: Any) -> Future[T]:
         try:
-            return (self._subscribers if is_telling() else self._executor).submit(call, *args)
+            return (self._subscribers if is_emitting() else self._executor).submit(call, *args)
         except RuntimeError:
             raise QueueClosedError("the queue is closed; open a new one") from None
 
     def stop(self) -> None:
-        # Not waited for here: whoever awaits a call gets its outcome, and this may be one of the threads.
+        # No wait for the threads: callers await the calls themselves, and this may run on one of the threads.
         self._executor.shutdown(wait=False)
         self._subscribers.shutdown(wait=False)
 
@@ -103,12 +118,12 @@ async def _ended(outcome: asyncio.Future[Any]) -> bool:
 
 
 def _awaited(
-    verb: Callable[Concatenate[Queue, P], T], *, undo: Callable[[Queue, T], object] | None = None
-) -> Callable[Concatenate[AsyncQueue, P], Coroutine[Any, Any, T]]:
-    """Make a verb of `AsyncQueue` out of that of `Queue`."""
+    verb: Callable[Concatenate[Any, P], T], *, undo: Callable[[Any, T], object] | None = None
+) -> Callable[Concatenate[AsyncSubmitter, P], Coroutine[Any, Any, T]]:
+    """Make a verb of `AsyncQueue` or `AsyncSubmitter` out of that of `Queue` or `Submitter`."""
 
     @functools.wraps(verb)
-    async def awaited(self: AsyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def awaited(self: AsyncSubmitter, /, *args: P.args, **kwargs: P.kwargs) -> T:
         queue = self.queue
         return await self._threads.run(
             functools.partial(verb, queue, *args, **kwargs),
@@ -126,22 +141,73 @@ def _hand_back(queue: Queue, jobs: list[Job]) -> None:
         )
 
 
-class AsyncQueue:
-    """`penstock.Queue` with verbs to await. Made by `penstock.aio.connect`; usable from any task of one loop."""
+class AsyncSubmitter:
+    """`penstock.Submitter` with verbs to await; `AsyncQueue.joined` makes it."""
 
-    def __init__(self, queue: Queue, threads: Threads | None = None) -> None:
-        #: The queue beneath, for threads and for what needs no waiting.
+    #: Submits on a thread.
+    queue: Submitter
+
+    def __init__(self, queue: Submitter, threads: Threads | None = None) -> None:
         self.queue = queue
         self._owns_threads = threads is None
         self._threads = threads or Threads()
-        self._events = AsyncEvents(queue)
 
     def __repr__(self) -> str:
-        return f"<AsyncQueue {self.queue.backend!r}>"
+        return f"<{type(self).__name__} {self.queue.backend!r}>"
+
+    if not TYPE_CHECKING:  # a checker shall see that the other verbs of a queue are missing
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise absent(self, name, object if isinstance(self, AsyncQueue) else AsyncQueue)
+
+    submit = _awaited(Submitter.submit)
+    submit_many = _awaited(Submitter.submit_many)
+    new_job = _awaited(Submitter.new_job)
+    enqueue_job = _awaited(Submitter.enqueue_job)
+    enqueue_jobs = _awaited(Submitter.enqueue_jobs)
+    enqueue_flow = _awaited(Submitter.enqueue_flow)
+    get_job = _awaited(Submitter.get_job)
+    get_jobs = _awaited(Submitter.get_jobs)
+
+    async def close(self) -> None:
+        """See `Queue.close`."""
+        has_begun = False
+
+        def close() -> None:
+            nonlocal has_begun
+            has_begun = True
+            self.queue.close()
+
+        try:
+            await self._threads.run(close)
+        except QueueClosedError:
+            return  # closed before
+        finally:
+            if has_begun and self._owns_threads:  # a call that is cancelled later than that has closed it
+                self._threads.stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncQueue(AsyncSubmitter):
+    """`penstock.Queue` with verbs to await. Made by `penstock.aio.connect`; usable from any task of one loop."""
+
+    #: The queue beneath, for threads and for what needs no waiting.
+    queue: Queue
+
+    def __init__(self, queue: Queue, threads: Threads | None = None) -> None:
+        super().__init__(queue, threads)
+        self._events = AsyncEvents(queue)
 
     @property
     def events(self) -> AsyncEvents:
-        """What happens to the jobs that go through this queue; see `Queue.events`."""
+        """The events of the jobs of this queue; see `Queue.events`."""
         return self._events
 
     def stream_jobs(
@@ -158,8 +224,8 @@ class AsyncQueue:
             self._threads, lambda: self.queue.stream_jobs(who, wanted, capacity, types=kinds)
         )
 
-    def joined(self, connection: object) -> AsyncQueue:
-        """Return a queue whose submissions join a transaction of the caller's own; see `Queue.joined`. PostgreSQL only.
+    def joined(self, connection: object) -> AsyncSubmitter:
+        """Return a submitter of jobs inside the caller's own transaction; see `Queue.joined`. PostgreSQL only.
 
             async with session.begin():
                 session.add(order)
@@ -173,7 +239,37 @@ class AsyncQueue:
             InvalidArgumentError: not PostgreSQL, or a connection that cannot be joined; says what to pass.
         """
         awaited = Awaited(connection, functools.partial(wait_for, _here()))
-        return AsyncQueue(self.queue.joined(awaited), self._threads)
+        return AsyncSubmitter(self.queue.joined(awaited), self._threads)
+
+    async def iter_jobs(
+        self,
+        *,
+        status: str | Sequence[str] = (),
+        type: str | Sequence[str] = (),
+        tags: Sequence[str] = (),
+        key: Key | str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        error: str | None = None,
+        newest: bool = False,
+    ) -> AsyncIterator[Job]:
+        """See `Queue.iter_jobs`: `async for job in await queue.iter_jobs(type="resize")`."""
+        jobs = self.queue.iter_jobs(
+            status=status,
+            type=type,
+            tags=tags,
+            key=key,
+            since=since,
+            until=until,
+            error=error,
+            newest=newest,
+        )
+        return self._iterated(jobs)
+
+    async def _iterated(self, jobs: Iterator[Job]) -> AsyncIterator[Job]:
+        while portion := await self._threads.run(lambda: list(itertools.islice(jobs, _PORTION))):
+            for job in portion:
+                yield job
 
     async def block(self, on_drained: Callable[[], object] | None = None) -> None:
         """See `Queue.block`. The callback is called in this loop and may be a coroutine function."""
@@ -182,39 +278,8 @@ class AsyncQueue:
         callback = functools.partial(_call_in, _here(), on_drained)
         return await self._threads.run(lambda: self.queue.block(callback))
 
-    async def close(self) -> None:
-        """See `Queue.close`."""
-        has_begun = False
-
-        def close() -> None:
-            nonlocal has_begun
-            has_begun = True
-            self.queue.close()
-
-        try:
-            await self._threads.run(close)
-        except QueueClosedError:
-            return  # closed before
-        finally:
-            if has_begun and self._owns_threads:  # whoever is cancelled later than that has closed it
-                self._threads.stop()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
     claim_jobs = _awaited(Queue.claim_jobs, undo=_hand_back)
 
-    submit = _awaited(Queue.submit)
-    submit_many = _awaited(Queue.submit_many)
-    new_job = _awaited(Queue.new_job)
-    enqueue_job = _awaited(Queue.enqueue_job)
-    enqueue_jobs = _awaited(Queue.enqueue_jobs)
-    enqueue_flow = _awaited(Queue.enqueue_flow)
     spawn = _awaited(Queue.spawn)
     spawn_jobs = _awaited(Queue.spawn_jobs)
 
@@ -246,11 +311,12 @@ class AsyncQueue:
     update_job = _awaited(Queue.update_job)
     redrive_jobs = _awaited(Queue.redrive_jobs)
 
-    get_job = _awaited(Queue.get_job)
-    get_jobs = _awaited(Queue.get_jobs)
     get_job_stats = _awaited(Queue.get_job_stats)
     overview = _awaited(Queue.overview)
     list_jobs = _awaited(Queue.list_jobs)
+    count_jobs = _awaited(Queue.count_jobs)
+    select_jobs = _awaited(Queue.select_jobs)
+    find_ids = _awaited(Queue.find_ids)
     read_journal = _awaited(Queue.read_journal)
     job_history = _awaited(Queue.job_history)
     maintain = _awaited(Queue.maintain)
@@ -301,7 +367,7 @@ class AsyncJobStream:
         return await anext(stream)
 
     async def close(self) -> None:
-        """End the stream; jobs not taken are back in the store when this returns. Once or often."""
+        """End the stream; jobs not yet returned are released when this returns. Idempotent."""
         self._closed = True
         async with self._opening:
             stream = self._stream
@@ -322,7 +388,7 @@ class AsyncJobStream:
         if self._stream is None and not self._closed:
             async with self._opening:
                 if self._stream is None and not self._closed:
-                    # A stream that nobody will close must not stay open: hence the undo.
+                    # If this call is cancelled, the undo closes the stream that no caller would have.
                     self._stream = await self._threads.run(self._open, lambda stream: stream.close())
         return self._stream
 
@@ -339,10 +405,10 @@ class AsyncEvents:
             return self._bus.subscribe(kind, subscriber)  # which refuses it
         loop = _here()
 
-        def tell(event: Event) -> None:
+        def emit(event: Event) -> None:
             _call_in(loop, subscriber, event)
 
-        return self._bus.subscribe(kind, tell)
+        return self._bus.subscribe(kind, emit)
 
     @property
     def _bus(self) -> EventBus:
@@ -354,7 +420,7 @@ def _here() -> asyncio.AbstractEventLoop:
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args: object) -> None:
-    """Call a function of the loop's from another thread, to its end, with this thread's context."""
+    """Call a function in a loop from another thread, to its end, with this thread's context."""
 
     async def run() -> None:
         outcome = call(*args)
@@ -362,24 +428,24 @@ def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *args
             await outcome
 
     if loop.is_closed():
-        return  # whoever subscribed is gone
-    told = asyncio.run_coroutine_threadsafe(run(), loop)
+        return  # the subscriber's loop has ended
+    called = asyncio.run_coroutine_threadsafe(run(), loop)
     if _is_running_here(loop):
         return  # to wait for the loop here would stop it
-    while not wait([told], LOOP_LOOK_SECONDS).done:
+    while not wait([called], LOOP_POLL_SECONDS).done:
         if not loop.is_running():
             return
-    told.result()
+    called.result()
 
 
 def wait_for(loop: asyncio.AbstractEventLoop, awaitable: Awaitable[T]) -> T:
-    """Wait, on a thread, for something of the loop's."""
+    """Wait on a thread for a future of the loop."""
 
     async def run() -> T:
         return await awaitable
 
     outcome = asyncio.run_coroutine_threadsafe(run(), loop)
-    while not wait([outcome], LOOP_LOOK_SECONDS).done:
+    while not wait([outcome], LOOP_POLL_SECONDS).done:
         if not loop.is_running():
             raise QueueClosedError("the event loop has ended, so its connection answers no more")
     return outcome.result()

@@ -1,4 +1,4 @@
-"""Where the time comes from: a clock is anything with `now()` returning an aware datetime."""
+"""Clocks: any object with `now()` returning an aware datetime is one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @runtime_checkable
 class Clock(Protocol):
-    """Anything that tells the time as an aware datetime."""
+    """Any object whose `now()` returns an aware datetime."""
 
     def now(self) -> datetime: ...
 

@@ -22,8 +22,11 @@ All of them survive pickling, because reports cross process borders.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Self
 
 __all__ = [
     "BackendError",
@@ -45,18 +48,62 @@ __all__ = [
 ]
 
 _SHOWN_VALUE_LIMIT = 120
+_SHOWN_OTHERS = 20
+#: Characters, or bits of an integer, above which a value is not written out as a whole.
+_LARGE_VALUE = 1000
+_SECRETS: Final = (
+    # Schemes are short; an unbounded pattern would be tried at every letter of a long word, to its end.
+    # Everything from the scheme to the last "@": a malformed url may have several, and slashes between.
+    (re.compile(r"([A-Za-z][\w+.-]{0,30}://).*@", re.DOTALL), r"\1***@"),
+    # Without an "@" what looks like a port may be a password, unless it is a number.
+    (
+        re.compile(
+            r"([A-Za-z][\w+.-]{0,30}://[^\s/?:@\[\]'\"]*:)(?!\d+(?:[/?,'\"\s]|$)|[/?,'\"\s]|$).*", re.DOTALL
+        ),
+        r"\1***",
+    ),
+    # To the end: an unquoted value may hold spaces and ampersands.
+    (re.compile(r"(\b(?:\w*password|passwd|pwd)\s*[=:]\s*).+", re.DOTALL | re.IGNORECASE), r"\1***"),
+)
+
+
+def redacted(text: str) -> str:
+    """Return a text without the passwords of the urls and connection strings in it; rather too little than too much."""
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
 
 
 def shown(value: object) -> str:
-    """Return a short, safe text of a rejected value for an error message."""
+    """Return a short text of a rejected value for an error message, whatever the value is, without passwords of urls.
+
+    Raises nothing: Python refuses to write out integers of thousands of digits, and a `__repr__` may fail.
+    """
+    if isinstance(value, str | bytes | bytearray) and len(value) > _LARGE_VALUE:
+        text = redacted(repr(value[:_LARGE_VALUE]))
+        return f"{text[:_SHOWN_VALUE_LIMIT]}… ({len(value)} characters)"
+    if type(value) is int and value.bit_length() > _LARGE_VALUE:
+        sign = "a negative" if value < 0 else "an"
+        return f"{sign} integer of about {int(value.bit_length() * math.log10(2)) + 1} digits"
     try:
         text = repr(value)
     except Exception:  # a broken __repr__ must not hide the error that is being reported
         text = f"<{type(value).__name__}>"
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    if len(text) > _SHOWN_VALUE_LIMIT:
-        text = f"{text[:_SHOWN_VALUE_LIMIT]}… ({len(text)} characters)"
+    size = len(text)
+    # Cut before the search for secrets, whose cost grows with the length.
+    text = redacted(text[:_LARGE_VALUE].encode("utf-8", "backslashreplace").decode("utf-8"))
+    if size > _LARGE_VALUE or len(text) > _SHOWN_VALUE_LIMIT:
+        text = f"{text[:_SHOWN_VALUE_LIMIT]}… ({max(size, len(text))} characters)"
     return text
+
+
+def _and_others(texts: Iterable[str], count: int) -> str:
+    """Return the end of a message that is about several jobs: the first ones by name, the rest by number."""
+    if count <= 0:
+        return ""
+    named = list(itertools.islice(texts, _SHOWN_OTHERS))
+    rest = f" and {count - len(named)} more" if count > len(named) else ""
+    return f" (likewise {', '.join(named)}{rest})"
 
 
 class PenstockError(Exception):
@@ -118,6 +165,11 @@ class InvalidArgumentError(PenstockError, ValueError):
         return self
 
 
+def invalid(field: str, expected: str, value: object) -> InvalidArgumentError:
+    """Return the usual error for an argument: "`field` must be `expected`, got `value`"."""
+    return InvalidArgumentError(f"{field} must be {expected}, got {shown(value)}", field=field, value=value)
+
+
 class PayloadTooLargeError(InvalidArgumentError):
     """A payload, result or checkpoint is larger than the store's limit; nothing was done.
 
@@ -161,13 +213,20 @@ class JobNotFoundError(PenstockError, LookupError):
 
     Attributes:
         job_id: the id.
+        missing: all ids of the call that were not found.
     """
 
     code = "job_not_found"
     job_id: str
+    missing: tuple[str, ...]
 
-    def __init__(self, job_id: str) -> None:
-        super().__init__(f"no job has the id {shown(job_id)}", job_id=job_id)
+    def __init__(self, job_id: str, missing: Sequence[str] = ()) -> None:
+        others = [each for each in missing if each != job_id]
+        super().__init__(
+            f"job {shown(job_id)} was not found{_and_others(map(shown, others), len(others))}",
+            job_id=job_id,
+            missing=(job_id, *others),
+        )
 
 
 class JobExistsError(PenstockError):
@@ -189,9 +248,9 @@ class JobExistsError(PenstockError):
 
     def __init__(self, job_id: str, failed: Sequence[tuple[int, str, str]] = ()) -> None:
         reason = failed[0][2] if failed else "it is already stored"
-        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        others = (shown(other) if why == reason else f"{shown(other)}: {why}" for _, other, why in failed[1:])
         super().__init__(
-            f"job {shown(job_id)} cannot be added: {reason}{more}",
+            f"job {shown(job_id)} cannot be added: {reason}{_and_others(others, len(failed) - 1)}",
             job_id=job_id,
             failed=tuple(failed),
         )
@@ -204,12 +263,36 @@ class InvalidTransitionError(PenstockError):
         job_id: the job.
         status: its status, as text.
         verb: what was asked for.
+        failed: of a call for several jobs that is all or nothing, `(index, id, reason)` of each one that refuses it;
+            else empty. The index is the place among the jobs that the call selected.
     """
 
     code = "invalid_transition"
     job_id: str
     status: str
     verb: str
+    failed: tuple[tuple[int, str, str], ...] = ()
+
+    @classmethod
+    def of_several(
+        cls, refused: Sequence[tuple[int, str, str]], *, rule: str, verb: str
+    ) -> InvalidTransitionError:
+        """Return the refusal of a call for several jobs, which names each one.
+
+        Args:
+            refused: index, id and status of each.
+            rule: which jobs would have been accepted.
+            verb: what was asked for.
+        """
+        _, job_id, status = refused[0]
+        others = (f"{shown(other)} ({kind})" for _, other, kind in refused[1:])
+        return InvalidTransitionError(
+            f"job {shown(job_id)} is {status}: {rule}{_and_others(others, len(refused) - 1)}",
+            job_id=job_id,
+            status=status,
+            verb=verb,
+            failed=tuple((index, other, f"it is {kind}") for index, other, kind in refused),
+        )
 
     def __init__(self, message: str, *, job_id: str, status: str, verb: str, **facts: Any) -> None:
         super().__init__(message, job_id=job_id, status=status, verb=verb, **facts)
@@ -243,7 +326,7 @@ class StaleAttemptError(InvalidTransitionError):
 
 
 class QueueBlockedError(PenstockError):
-    """A new job was offered while the queue is blocked; it is refused until somebody unblocks it."""
+    """The queue is blocked, so a new job was refused; it accepts jobs again once it is unblocked."""
 
     code = "queue_blocked"
 
@@ -322,11 +405,13 @@ class BackendError(PenstockError):
     Attributes:
         retryable: whether the same call may succeed later.
         outcome_unknown: whether the connection broke while committing and the store could not be asked again.
+        is_logged: whether the store has logged itself that it cannot be reached, once for all calls.
     """
 
     code = "backend_error"
     retryable: bool
     outcome_unknown: bool
+    is_logged: bool = False
 
     def __init__(self, message: str, *, retryable: bool = False, outcome_unknown: bool = False) -> None:
         super().__init__(message, retryable=retryable, outcome_unknown=outcome_unknown)

@@ -1,4 +1,4 @@
-"""What happened, told to whoever subscribed: after the commit it reports, in order, in this process."""
+"""Events of a queue, emitted to subscribers of this process in order, each after the commit it reports."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Event", "EventBus", "EventKind", "Subscriber"]
 
 
 class EventKind(StrEnum):
-    """What an event tells of.
+    """The kinds of events.
 
     Attributes:
-        JOB_AVAILABLE: a job can be taken: it is due, its dependencies are met, its key's turn has come. Once each time.
+        JOB_AVAILABLE: a job became claimable: due, its dependencies met, first of its key. Emitted once each time.
         JOB_STARTED: a job was claimed, or restarted.
         JOB_COMPLETED: a job was completed.
         JOB_FAILED: a job ended FAILED or DEAD_LETTER.
-        JOB_RETRY: an attempt failed, was lost or handed back, and another will follow.
+        JOB_RETRY: an attempt failed, was lost or released, and another will follow.
         JOB_CANCELLED: a job ended STOPPED, UNSCHEDULED or UNKNOWN_STOPPED.
         QUEUE_BLOCKED: new jobs are refused from now on.
         QUEUE_UNBLOCKED: new jobs are accepted again.
@@ -48,16 +48,16 @@ def _now() -> datetime:
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One thing that happened. Events of the queue itself have no job.
+    """One event. Events of the queue itself have no job.
 
     Attributes:
-        kind: what happened.
+        kind: the kind of event.
         job_id: the job; None for events of the queue itself.
         type: its type; None for events of the queue itself.
         key: its key, if it has one.
         tags: its tags.
-        at: when, by the store's clock; now, if not given.
-        seq: the number of the journal row that tells the same, where it is known; None if it is not.
+        at: when it happened, by the store's clock; now, if not given.
+        seq: the number of the journal row of the same change; None if it is not known.
     """
 
     kind: EventKind
@@ -70,24 +70,24 @@ class Event(msgspec.Struct, frozen=True):
 
 
 Subscriber = Callable[[Event], object] | Callable[[Event], Awaitable[object]]
-"""What is called with an event: a function or a coroutine function."""
+"""A function or coroutine function that is called with an event."""
 
 
 class EventBus:
-    """Calls subscribers in the order they came. Keeps nothing, repeats nothing."""
+    """Calls subscribers in the order of subscription. Events are neither stored nor repeated."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._subscribers: dict[EventKind, dict[object, Subscriber]] = {}
         self._count = 0
-        #: Called after each subscription and each end of one: by it, whoever emits knows whether that is worth while.
+        #: Called after each subscribe and unsubscribe, so that the emitter can stop while there are no subscribers.
         self.on_change: Callable[[], None] = _nothing
 
     def subscribe(self, kind: EventKind, subscriber: Subscriber) -> Callable[[], None]:
-        """Have `subscriber` called with every event of a kind; return a function that ends it, once or often.
+        """Call `subscriber` with every event of a kind; return a function that unsubscribes it, and may be repeated.
 
-        A subscriber may be a coroutine function. Whoever subscribes or ends while an event is being told does not
-        change who is told of that event.
+        A subscriber may be a coroutine function. To subscribe or unsubscribe while an event is emitted does not change
+        which subscribers get that event.
         """
         if not callable(subscriber):
             raise InvalidArgumentError(
@@ -95,12 +95,11 @@ class EventBus:
                 field="subscriber",
                 value=subscriber,
             )
-        try:
-            kind = EventKind(kind)
-        except ValueError:
+        if not isinstance(kind, str) or kind not in list(EventKind):
             raise InvalidArgumentError(
                 f"kind must be one of {', '.join(EventKind)}, got {shown(kind)}", field="kind", value=kind
-            ) from None
+            )
+        kind = EventKind(kind)
         handle = object()
         with self._lock:
             self._subscribers.setdefault(kind, {})[handle] = subscriber
@@ -121,19 +120,19 @@ class EventBus:
         return unsubscribe
 
     def has_subscribers(self) -> bool:
-        """Whether anybody listens to anything."""
+        """Whether there is a subscriber to any kind."""
         return self._count > 0
 
     def after_fork_in_child(self) -> None:
-        """Go on in a child, with the same subscribers: a thread of the parent's may hold the lock."""
+        """Replace the lock in a child process, where a thread of the parent may have held it; keep the subscribers."""
         self._lock = threading.Lock()
 
     def emit(self, event: Event) -> None:
-        """Tell an event to its subscribers, in order, each to its end.
+        """Call an event's subscribers in order, each to its end.
 
         Raises:
-            InvalidArgumentError: this is no Event; nobody was told.
-            ExceptionGroup: of what subscribers raised, after all of them were called.
+            InvalidArgumentError: this is no Event; no subscriber was called.
+            ExceptionGroup: the errors of subscribers, after all of them were called.
         """
         if not isinstance(event, Event):
             raise InvalidArgumentError(f"expected an Event, got {shown(event)}", field="event", value=event)
@@ -156,7 +155,7 @@ def _nothing() -> None:
 
 
 def run_to_end(outcome: object) -> None:
-    """Wait for what a callback has returned, if it is to be awaited; raise what it raises."""
+    """Run what a callback returned to its end if it is awaitable; raise its error."""
     if not inspect.isawaitable(outcome):
         return
     awaitable: Awaitable[Any] = outcome
@@ -169,7 +168,7 @@ def run_to_end(outcome: object) -> None:
     except RuntimeError:
         asyncio.run(wait())
         return
-    # This thread's own loop is busy running us; the subscriber gets one elsewhere.
+    # The loop of this thread is blocked by this call, so the subscriber runs in a loop of another thread.
     failures: list[BaseException] = []
 
     def elsewhere() -> None:
@@ -178,6 +177,7 @@ def run_to_end(outcome: object) -> None:
         except BaseException as error:
             failures.append(error)
 
+    # Not a service: one call, which this thread waits for.
     thread = threading.Thread(
         target=contextvars.copy_context().run, args=(elsewhere,), name="penstock-subscriber"
     )

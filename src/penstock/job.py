@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
@@ -25,22 +25,28 @@ __all__ = [
     "Maintenance",
     "Priority",
     "ProcessStatus",
+    "Unique",
 ]
 
 
+Unique = Literal["while_unfinished"]
+"""How long an idempotency key is reserved, other than for the store's window: while its job is unfinished."""
+UNIQUE: Final = ("while_unfinished",)
+
+
 class JobStatus(StrEnum):
-    """The stored status of a job; every other vocabulary is a view of this one.
+    """The stored status of a job; `JobState` and `ProcessStatus` are derived from it.
 
     Attributes:
         INITIAL_PENDING: stored, not started yet; may be claimed.
         RUNNING: a worker holds it.
         CANCELLING: a worker holds it and has been asked to stop.
-        FAILED_RETRY: failed or handed back, will run again; may be claimed.
+        FAILED_RETRY: failed or released, will run again; may be claimed.
         UNKNOWN_RETRY: its worker was lost, will run again; may be claimed.
         COMPLETED: done, with its result. Final.
         STOPPED: ended by a cancellation after it had started. Final.
         UNSCHEDULED: cancelled before it ever started. Final.
-        UNKNOWN_STOPPED: ended, but nobody knows how far it came. Final, and may still be corrected.
+        UNKNOWN_STOPPED: ended with an unknown outcome. Final, but a late report may still correct it.
         FAILED: failed for good: the failure was permanent. Final.
         DEAD_LETTER: its attempts or its lifetime are exhausted. Final.
     """
@@ -124,7 +130,7 @@ class ProcessStatus(IntEnum):
 
 
 class Priority(IntEnum):
-    """How urgent a job is; lower numbers are taken first.
+    """The urgency of a job; lower numbers are claimed first.
 
     Attributes:
         CRITICAL: 0, before everything else.
@@ -186,7 +192,7 @@ def state_of(status: JobStatus, *, is_due: bool, is_waiting: bool) -> JobState:
 
 
 class Key(tuple[str, ...]):
-    """What jobs must share to be worked on one at a time, in order: one or more strings."""
+    """One or more strings; jobs of one key run one at a time, in order."""
 
     __slots__ = ()
 
@@ -197,7 +203,8 @@ class Key(tuple[str, ...]):
             )
         if not any(parts):
             raise InvalidArgumentError("a Key must not be empty text", field="key", value=parts)
-        return super().__new__(cls, parts)
+        # Plain text also where a subclass of str was given, such as a member of an enumeration.
+        return super().__new__(cls, (part if type(part) is str else str.__str__(part) for part in parts))
 
     @classmethod
     def of(cls, value: Key | str | Iterable[str] | None) -> Key | None:
@@ -225,12 +232,12 @@ _NONE: Final = ()
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One unit of work: what was asked for, what became of it. Frozen: verbs change jobs, assignments do not.
+    """One unit of work: its request, its state and its outcome. Frozen: verbs change jobs, assignments do not.
 
-    What comes after `held` is the store's to fill in; leave it out of a new job.
+    The store sets the fields after `held`; leave them out of a new job.
     """
 
-    # what to do, and how
+    # the work and its limits
     id: str
     type: str
     payload: bytes = b""
@@ -239,12 +246,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry: RetryPolicy | None = None
     timeouts: Timeouts = Timeouts()
 
-    # where it belongs
+    # grouping and origin
     redrive_of: str | None = None
     correlation_id: str | None = None
     callback_url: str | None = None
     idempotency_key: str | None = None
-    #: W3C trace context of whoever submitted it: `traceparent`, then after a space its `tracestate`, if there is one.
+    #: How long its idempotency key is reserved: None for the store's window, a day; "while_unfinished" until it has ended.
+    unique: Unique | None = None
+    #: W3C trace context of its submitter: `traceparent`, then after a space its `tracestate`, if there is one.
     trace: str | None = None
 
     # when
@@ -305,12 +314,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_plain(self) -> bool:
         """Whether nothing but type, payload, tags, priority and policy is asked for, as in most submissions."""
-        return msgspec.structs.astuple(self)[_PLAIN_FROM:] == _PLAIN
+        try:
+            return msgspec.structs.astuple(self)[_PLAIN_FROM:] == _PLAIN
+        except Exception:  # a field that cannot be compared, such as an array: the store says which
+            return False
 
     @property
     def process_status(self) -> ProcessStatus:
         """The status as the process queue names it."""
         return _PROCESS_VIEW[self.status]
+
+    def _repr_html_(self) -> str:
+        """Return the job as a small table, for notebooks."""
+        from penstock._html import job_html  # noqa: PLC0415  # notebooks only
+
+        return job_html(self)
 
     @property
     def completed_at(self) -> datetime | None:
@@ -383,14 +401,14 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalConsumer(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who reads the journal to its end and must not miss a row.
+    """A registered reader of the journal; rows are kept until it has consumed them.
 
     Attributes:
-        name: who it is.
+        name: the consumer's name.
         seq: everything up to this row is consumed.
-        updated_at: when it last said so.
-        holder: who works on it now; None while nobody does.
-        held_until: until when, unless it says so again before.
+        updated_at: when `seq` last advanced.
+        holder: the process that reads for it now; None if there is none.
+        held_until: when the holder's lease ends unless renewed.
     """
 
     name: str
@@ -401,7 +419,7 @@ class JournalConsumer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalArchive(msgspec.Struct, frozen=True, kw_only=True):
-    """What was removed from a journal.
+    """The rows that were removed from a journal.
 
     Attributes:
         histories: the jobs whose histories are gone.
@@ -415,13 +433,13 @@ class JournalArchive(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pass of upkeep did, in numbers of jobs.
+    """The result of one pass of upkeep, in numbers of jobs.
 
     Attributes:
         expired: their lifetime was over.
-        lost: their holder was gone or silent.
+        lost: reclaimed from an owner or a lease that had expired.
         timed_out: their attempt took too long.
-        due: became takeable.
+        due: became claimable.
         removed: were kept long enough.
     """
 
@@ -440,7 +458,7 @@ def distinct(field: str, values: object) -> tuple[str, ...]:
     """
     if type(values) is tuple and len(values) == 1 and type(values[0]) is str:
         return values
-    # A mapping of ids is plainly meant by its keys; one of tags would lose its values in silence.
+    # A mapping of ids stands for its keys; one of tags would silently lose its values.
     is_lossy = isinstance(values, Mapping) and field != "job_ids"
     if is_lossy or isinstance(values, str | bytes | bytearray) or not isinstance(values, Iterable):
         raise InvalidArgumentError(

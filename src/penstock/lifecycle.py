@@ -1,7 +1,7 @@
 """The legal moves of a job, as one table.
 
-Guards, error texts, the conformance suite, the documentation's diagram and the journal's audit derive from `MOVES`.
-A verb that is not in the table for a status is refused with InvalidTransitionError and changes nothing.
+Guards, error texts, the conformance suite, the documentation's diagram and the journal's audit derive from `MOVES` and
+`LATE_MOVES`. A verb that is not in the table for a status is refused with InvalidTransitionError and changes nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +13,28 @@ from typing import Final, NamedTuple
 from penstock.errors import InvalidTransitionError, shown
 from penstock.job import FINAL, JobStatus
 
-__all__ = ["INVARIANTS", "MOVES", "Move", "Verb", "allows", "refusal", "sources", "targets"]
+__all__ = [
+    "ENQUEUES",
+    "INVARIANTS",
+    "LATE_MOVES",
+    "LOST_BY_SILENCE",
+    "MOVES",
+    "LateMove",
+    "Move",
+    "Verb",
+    "allows",
+    "allows_late",
+    "refusal",
+    "sources",
+    "targets",
+]
 
 
 class Verb(StrEnum):
-    """What changes a job: the `verb` of a journal row."""
+    """The verbs that change a job, as in the `verb` of a journal row."""
 
     ENQUEUE = "enqueue"
+    ENQUEUE_UNIQUE = "enqueue_unique"
     CLAIM = "claim"
     RESTART = "restart"
     COMPLETE = "complete"
@@ -42,6 +57,10 @@ class Verb(StrEnum):
     CLEANUP = "cleanup"
 
 
+#: The verbs that store a new job, each of which begins a history.
+ENQUEUES: Final = (Verb.ENQUEUE, Verb.ENQUEUE_UNIQUE)
+
+
 class Move(NamedTuple):
     """One legal step: `verb` leads from `source` (None: the job did not exist) to `target`."""
 
@@ -51,10 +70,24 @@ class Move(NamedTuple):
     effect: str
 
 
+class LateMove(NamedTuple):
+    """A move that only the job's last attempt may make, and only if one of the verbs `after` led to `source`."""
+
+    verb: Verb
+    source: JobStatus
+    target: JobStatus
+    effect: str
+    after: frozenset[Verb]
+
+
+#: The verb by which upkeep reclaims a job because its owner or its lease fell silent; its process may still live.
+LOST_BY_SILENCE: Final = frozenset({Verb.LOSE})
+
 _S = JobStatus
 
 _EFFECTS = {
-    Verb.ENQUEUE: "stored; its idempotency key is taken",
+    Verb.ENQUEUE: "stored; its idempotency key is reserved for the store's window",
+    Verb.ENQUEUE_UNIQUE: "stored; its idempotency key is reserved while the job is unfinished",
     Verb.CLAIM: "attempt + 1; assignee and times set",
     Verb.RESTART: "held jobs only; attempt + 1; progress 0; finalized_at cleared",
     Verb.COMPLETE: "result stored; finalized_at = now; slot freed",
@@ -71,12 +104,13 @@ _EFFECTS = {
     Verb.LOSE: "owner or lease gone; the attempt counts if there is a policy; slot freed",
     Verb.TIME_OUT: "as a failure of category timeout; slot freed",
     Verb.EXPIRE: "lifetime over; finalized_at; slot freed",
-    Verb.PROPAGATE: "shares the fate of a dependency",
+    Verb.PROPAGATE: "ended because a dependency did not complete",
 }
 
 
 def _table() -> Iterator[tuple[Verb, JobStatus | None, tuple[JobStatus, ...]]]:
-    yield Verb.ENQUEUE, None, (_S.INITIAL_PENDING,)
+    for storing in ENQUEUES:
+        yield storing, None, (_S.INITIAL_PENDING,)
     for waiting in (_S.INITIAL_PENDING, _S.FAILED_RETRY, _S.UNKNOWN_RETRY):
         yield Verb.CLAIM, waiting, (_S.RUNNING,)
     yield Verb.RESTART, _S.STOPPED, (_S.RUNNING,)
@@ -93,9 +127,9 @@ def _table() -> Iterator[tuple[Verb, JobStatus | None, tuple[JobStatus, ...]]]:
     yield Verb.CANCEL, _S.FAILED_RETRY, (_S.STOPPED,)
     yield Verb.CANCEL, _S.UNKNOWN_RETRY, (_S.STOPPED,)
     yield Verb.ACKNOWLEDGE, _S.CANCELLING, (_S.STOPPED, _S.UNKNOWN_STOPPED)
-    for orphaning in (Verb.UNRESPONSIVE, Verb.RESET, Verb.LOSE):
-        yield orphaning, _S.RUNNING, (_S.UNKNOWN_RETRY, _S.DEAD_LETTER)
-        yield orphaning, _S.CANCELLING, (_S.UNKNOWN_STOPPED,)
+    for loss in (Verb.UNRESPONSIVE, Verb.RESET, Verb.LOSE):
+        yield loss, _S.RUNNING, (_S.UNKNOWN_RETRY, _S.DEAD_LETTER)
+        yield loss, _S.CANCELLING, (_S.UNKNOWN_STOPPED,)
     yield Verb.RELEASE, _S.RUNNING, (_S.FAILED_RETRY,)
     yield Verb.RELEASE, _S.CANCELLING, (_S.STOPPED,)
     yield Verb.TIME_OUT, _S.RUNNING, (_S.FAILED_RETRY, _S.DEAD_LETTER)
@@ -111,7 +145,7 @@ def _table() -> Iterator[tuple[Verb, JobStatus | None, tuple[JobStatus, ...]]]:
     )
     yield Verb.UPDATE_STATUS, _S.CANCELLING, (_S.COMPLETED, _S.STOPPED, _S.UNKNOWN_STOPPED)
     yield Verb.UPDATE_STATUS, _S.FAILED_RETRY, (_S.STOPPED,)
-    # The truth of an UNKNOWN_* job is unknown, so anything may turn out to be it, except a beginning; RUNNING,
+    # The outcome of an UNKNOWN_* job is unknown, so it may be corrected to any status but INITIAL_PENDING; RUNNING,
     # FAILED and DEAD_LETTER have verbs of their own.
     corrections = (_S.CANCELLING, _S.COMPLETED, _S.FAILED_RETRY, _S.STOPPED, _S.UNSCHEDULED)
     yield Verb.UPDATE_STATUS, _S.UNKNOWN_RETRY, (*corrections, _S.UNKNOWN_STOPPED)
@@ -122,13 +156,24 @@ MOVES: tuple[Move, ...] = tuple(
     Move(verb, source, target, _EFFECTS[verb]) for verb, source, ends in _table() for target in ends
 )
 
+#: A lost attempt that was the last allowed one leaves the job DEAD_LETTER, though its worker may live and have a result.
+LATE_MOVES: tuple[LateMove, ...] = (
+    LateMove(
+        Verb.COMPLETE,
+        _S.DEAD_LETTER,
+        _S.COMPLETED,
+        "with attempt=, after upkeep reclaimed the last allowed attempt; result stored; finalized_at = now",
+        LOST_BY_SILENCE,
+    ),
+)
+
 _TARGETS: dict[tuple[Verb, JobStatus | None], tuple[JobStatus, ...]] = {}
 for _move in MOVES:
     _TARGETS[_move.verb, _move.source] = (*_TARGETS.get((_move.verb, _move.source), ()), _move.target)
 
 
 def targets(verb: Verb, source: JobStatus | None) -> tuple[JobStatus, ...]:
-    """Return where `verb` may lead a job that is in `source`; empty if the verb is not allowed there."""
+    """Return the statuses to which `verb` may move a job from `source`; empty if the verb is not allowed there."""
     return _TARGETS.get((verb, source), ())
 
 
@@ -145,6 +190,14 @@ def allows(verb: Verb, source: JobStatus, target: JobStatus | None = None) -> bo
     return bool(ends) if target is None else target in ends
 
 
+def allows_late(verb: Verb, source: JobStatus, after: str, target: JobStatus | None = None) -> bool:
+    """Whether the last attempt may still make such a move (to `target`, if one is given) after the verb `after`."""
+    return any(
+        move.verb is verb and move.source is source and after in move.after and target in (None, move.target)
+        for move in LATE_MOVES
+    )
+
+
 def refusal(
     verb: Verb, job_id: str, status: JobStatus, target: JobStatus | None = None
 ) -> InvalidTransitionError:
@@ -158,7 +211,7 @@ def refusal(
     return InvalidTransitionError(text, job_id=job_id, status=str(status), verb=str(verb))
 
 
-#: What must hold of every journal, by number: the checker for tests and the Spark audit both go by it.
+#: The invariants of every journal, by number, as the checker for tests and the Spark audit name them.
 INVARIANTS: Final = {
     1: "origin",
     2: "no hole",

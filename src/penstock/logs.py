@@ -22,10 +22,19 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal, ParamSpec, TextIO, TypeVar
 
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import BackendError, InvalidArgumentError, shown
 from penstock.job import Job
 
-__all__ = ["EVENTS", "FORMATS", "JobFilter", "JsonFormatter", "TextFormatter", "configure", "current_job"]
+__all__ = [
+    "EVENTS",
+    "FORMATS",
+    "JobFilter",
+    "JsonFormatter",
+    "TextFormatter",
+    "configure",
+    "current_job",
+    "retry_level",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,20 +42,25 @@ T = TypeVar("T")
 Format = Literal["text", "json"]
 FORMATS: Final = ("text", "json")
 
-#: What `event` says in a worker's log. Names stay; the words of `message` may change.
+#: The values of `event` in a worker's log. They are stable; the text of `message` may change.
 EVENTS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "worker.started": "A worker takes jobs from now on; `types` are those it takes.",
-        "worker.stopping": "A worker takes no more jobs; `running` ones may finish.",
+        "worker.started": "A worker claims jobs of its `types` from now on; `store` says where.",
+        "worker.stopping": "A worker claims no more jobs; `running` ones may finish.",
         "worker.stopped": "A worker has ended.",
         "job.started": "An attempt begins (level debug).",
-        "job.completed": "An attempt ended well, after `seconds`.",
-        "job.failed": "An attempt failed; with `seconds`, `category` and `code`.",
+        "job.completed": "An attempt succeeded, after `seconds`.",
+        "job.retry": "An attempt failed and its job runs again at `due_at` (level warning); with `seconds`, "
+        "`category`, `code`, `max_attempts` and `status`.",
+        "job.failed": "An attempt failed and its job ended with it (level error, with the traceback as `exception`); "
+        "with the same fields but `due_at`.",
         "job.cancelled": "An attempt ended because its job was cancelled.",
-        "job.released": "A job was handed back uncounted.",
-        "job.lost": "A job was taken from this attempt; what it did is dropped.",
+        "job.released": "A job was released; the attempt does not count.",
+        "job.lost": "The job was reclaimed from this attempt, whose outcome is dropped.",
         "job.stuck": "An attempt on a thread does not end; its slot stays closed.",
         "job.unstuck": "Such a thread has returned; its slot is open again.",
+        "store.unreachable": "A PostgreSQL server cannot be reached (level warning); logged once, when it is noticed.",
+        "store.back": "It can be reached again, after `seconds` (level warning).",
         "job.log": "Something that a handler has logged.",
         "log": "Everything else.",
     }
@@ -54,11 +68,16 @@ EVENTS: Final[Mapping[str, str]] = MappingProxyType(
 
 _job: ContextVar[Job | None] = ContextVar("penstock_job", default=None)
 _FIELDS: Final = ("job_id", "job_type", "attempt", "worker")
-#: What every record has, or has from us.
+#: The attributes that every record has, or gets from `JobFilter`.
 STANDARD: Final = frozenset(
     (*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", "event", *_FIELDS)
 )
-_MOST_EXTRA: Final = 10_000
+_MAX_EXTRA: Final = 10_000
+
+
+def retry_level(error: Exception) -> int:
+    """Return the level at which to log a failed call that is retried: low if the store has logged the cause."""
+    return logging.DEBUG if isinstance(error, BackendError) and error.is_logged else logging.WARNING
 
 
 def current_job() -> Job | None:
@@ -76,7 +95,7 @@ def inside(job: Job, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) ->
 
 
 def job_fields(job: Job) -> dict[str, Any]:
-    """Return what records of a job carry, for `extra=`."""
+    """Return the fields of a job's records, for `extra=`."""
     return {"job_id": job.id, "job_type": job.type, "attempt": job.attempt, "worker": job.assignee_id}
 
 
@@ -109,7 +128,7 @@ class JobFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line a record. Control characters are escaped: a job's text must not forge lines or move the cursor."""
+    """One line per record. Control characters are escaped: a job's text must not forge lines or move the cursor."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = record.getMessage()
@@ -123,7 +142,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, in ASCII: nothing in it can forge a line or move a cursor.
+    """One JSON object per line, in ASCII: no value can forge a line or move a cursor.
 
     `time`, `level`, `logger`, `event`, `message`, `worker`, and of a job `job_id`, `type`, `attempt`; then whatever else
     the record was given by `extra=`, and `exception`. What JSON cannot hold is shown by its `repr`.
@@ -162,10 +181,10 @@ def configure(
 
     Args:
         format: "text" or "json".
-        level: from which level on.
+        level: the lowest level that is written.
         worker: the name to give where no job says it.
-        stream: where to; stderr.
-        logger: whose records; "" is the root, which has all of them.
+        stream: where records are written; stderr unless given.
+        logger: the logger whose records are written; "" is the root, which has all of them.
 
     Raises:
         InvalidArgumentError: an unknown format or level.
@@ -219,7 +238,7 @@ def _plain(value: Any) -> Any:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         try:
-            return repr(value)[:_MOST_EXTRA]
+            return repr(value)[:_MAX_EXTRA]
         except Exception:  # a record must not be lost for the sake of one of its fields
             return f"<{type(value).__name__}>"
     return value

@@ -1,11 +1,11 @@
-"""Metrics for Prometheus, read from the store: the same whoever reads them, and however many processes work.
+"""Metrics for Prometheus, read from the store: every process that serves them returns the same values.
 
     from prometheus_client import REGISTRY
     from penstock.metrics import PenstockCollector
 
     REGISTRY.register(PenstockCollector(queue))
 
-Needs the extra: pip install 'penstock[metrics]'. `penstock metrics` serves the same by itself.
+Needs the extra [metrics]. `penstock metrics` serves the same by itself.
 
 Nothing is counted by the processes that run jobs, so nothing has to be gathered from them: the store keeps the counts,
 and the journal says of every attempt how long it waited and ran.
@@ -29,9 +29,9 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 import penstock
+from penstock.backends.contract.overview import Overview, is_handled
 from penstock.errors import BackendError, InvalidArgumentError, shown
 from penstock.job import JournalEntry
-from penstock.overview import Overview, is_handled
 from penstock.queue import Queue
 
 __all__ = ["BUCKETS", "PenstockCollector"]
@@ -58,11 +58,11 @@ BUCKETS: Final = (
     3600.0,
 )
 PAGE: Final = 1_000
-MOST_ROWS: Final = 50_000
+MAX_ROWS: Final = 50_000
 
 
 class PenstockCollector(Collector):
-    """Tells Prometheus about one store, at the moment it asks.
+    """Collects the metrics of one store for Prometheus, at each scrape.
 
     Args:
         queue: of the store.
@@ -71,9 +71,7 @@ class PenstockCollector(Collector):
             the older of them are left out of the histograms, and counted as such; all other figures are exact.
     """
 
-    def __init__(
-        self, queue: Queue, *, buckets: Sequence[float] = BUCKETS, max_rows: int = MOST_ROWS
-    ) -> None:
+    def __init__(self, queue: Queue, *, buckets: Sequence[float] = BUCKETS, max_rows: int = MAX_ROWS) -> None:
         bounds = tuple(float(each) for each in buckets)
         if not bounds or list(bounds) != sorted(set(bounds)):
             raise InvalidArgumentError(
@@ -90,18 +88,18 @@ class PenstockCollector(Collector):
         self._queue = queue
         self._max_rows = max_rows
         self._lock = threading.Lock()
-        #: The last journal row that was looked at; None before the first scrape.
+        #: The last journal row that was read; None before the first scrape.
         self._seen: int | None = None
         self._skipped = 0
         self._wait = _Histogram(bounds)
         self._run = _Histogram(bounds)
 
     def describe(self) -> Iterable[Metric]:
-        """Name the metrics without asking the store, so that registering cannot fail."""
+        """Return the metrics without reading the store, so that registering cannot fail."""
         return list(_families().values())
 
     def collect(self) -> Iterator[Metric]:
-        """Ask the store; if it is away, `penstock_up` is 0 and nothing else is told."""
+        """Read the store; if it cannot be reached, return only `penstock_up`, which is 0 then."""
         families = _families()
         with self._lock:
             try:
@@ -119,9 +117,9 @@ class PenstockCollector(Collector):
         yield from families.values()
 
     def _follow(self) -> None:
-        """Go through the journal rows that have come since the last time."""
+        """Read the journal rows that were written since the last scrape."""
         backend = self._queue.backend
-        last = backend.journal_span()[1]
+        last = backend.journal.span()[1]
         if self._seen is None:
             self._seen = last
         begin = max(self._seen, last - self._max_rows)
@@ -144,7 +142,7 @@ class PenstockCollector(Collector):
 
 
 class _Histogram:
-    """How often a value fell into each bucket, by labels."""
+    """Counts of values per bucket, by labels."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
@@ -186,6 +184,11 @@ def _families() -> dict[str, Any]:
         ),
         "ready": GaugeMetricFamily(
             "penstock_ready_jobs", "Jobs that could be taken now; counted up to 10,000.", labels=by_type
+        ),
+        "handed_back": GaugeMetricFamily(
+            "penstock_jobs_handed_back",
+            "Jobs in state failed_retry that a stopped worker released; counted up to 200,000.",
+            labels=by_type,
         ),
         "oldest": GaugeMetricFamily(
             "penstock_oldest_ready_seconds",
@@ -257,6 +260,7 @@ def _fill(families: dict[str, Any], seen: Overview) -> None:
         since = view.oldest_ready_at
         families["depth"].add_metric([view.type], view.pending)
         families["ready"].add_metric([view.type], view.ready)
+        families["handed_back"].add_metric([view.type], view.handed_back)
         families["oldest"].add_metric(
             [view.type], 0 if since is None else max(0.0, (seen.at - since).total_seconds())
         )

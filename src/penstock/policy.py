@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock._lazy import random
+from penstock.durations import Duration, duration
 from penstock.errors import InvalidArgumentError, shown
 
 __all__ = [
@@ -28,17 +28,17 @@ __all__ = [
 logger = logging.getLogger("penstock")
 
 MAX_ATTEMPTS_LIMIT = 1_000_000
-MAX_DURATION = timedelta(days=3650)
+MAX_BACKOFF_NAME = 100
 
 
 class FailureCategory(StrEnum):
-    """Why an attempt failed; exactly one per failure.
+    """The reason for a failed attempt; exactly one per failure.
 
     Attributes:
-        TEMPORARY: may pass; retried.
-        PERMANENT: will not; the job ends FAILED.
+        TEMPORARY: a retry may succeed; retried.
+        PERMANENT: no retry can succeed; the job ends FAILED.
         TIMEOUT: the attempt took too long; retried.
-        CANCELLED: somebody asked for its end; the job ends STOPPED.
+        CANCELLED: the job was cancelled; it ends STOPPED.
         SYSTEM: the process died, or memory was short; retried.
     """
 
@@ -72,7 +72,7 @@ class TemporaryError(Exception):
         self,
         message: str,
         cause: BaseException | None = None,
-        retry_after: float | timedelta | None = None,
+        retry_after: Duration | None = None,
         code: str | None = None,
     ) -> None:
         super().__init__(message)
@@ -81,10 +81,16 @@ class TemporaryError(Exception):
         self.retry_after = None if retry_after is None else duration(retry_after, "retry_after")
         self.code = code
         if cause is not None:
-            self.__cause__ = cause
+            self.__cause__ = _checked_cause(cause)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.message, None, self.retry_after, self.code)
+
+
+def _checked_cause(cause: object) -> BaseException:
+    if not isinstance(cause, BaseException):
+        raise _bad("cause", "an exception or None", cause)
+    return cause
 
 
 class PermanentError(Exception):
@@ -104,39 +110,10 @@ class PermanentError(Exception):
         self.cause = cause
         self.code = code
         if cause is not None:
-            self.__cause__ = cause
+            self.__cause__ = _checked_cause(cause)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.message, None, self.code)
-
-
-def duration(value: object, field: str, *, positive: bool = False) -> timedelta:
-    """Return `value` (a timedelta, or a number of seconds) as a timedelta within limits.
-
-    Raises:
-        InvalidArgumentError: not a duration, negative (or zero when `positive`), not finite, over ten years.
-    """
-    if isinstance(value, timedelta):
-        span = value
-    elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidArgumentError(
-            f"{field} must be a timedelta or a finite number of seconds, got {shown(value)}",
-            field=field,
-            value=value,
-        )
-    else:
-        try:
-            span = timedelta(seconds=value)
-        except OverflowError:
-            span = timedelta.max
-    if span > MAX_DURATION:
-        raise InvalidArgumentError(
-            f"{field} must be at most {MAX_DURATION.days} days, got {shown(value)}", field=field, value=value
-        )
-    if span < timedelta(0) or (positive and span == timedelta(0)):
-        bound = "more than" if positive else "at least"
-        raise InvalidArgumentError(f"{field} must be {bound} 0, got {shown(value)}", field=field, value=value)
-    return span
 
 
 def register_backoff(name: str, function: BackoffFunction) -> None:
@@ -145,17 +122,31 @@ def register_backoff(name: str, function: BackoffFunction) -> None:
     The store keeps the name alone. The process that reports a failure looks the function up, so every process
     that reports failures registers it; where it is missing, the exponential delay is used.
     """
-    if not isinstance(name, str) or not name or name in _BUILT_IN:
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name) <= MAX_BACKOFF_NAME
+        or not name.isprintable()
+        or name in _BUILT_IN
+    ):
         raise InvalidArgumentError(
-            f"a custom backoff needs a name of its own, got {shown(name)}", field="name", value=name
+            f"a custom backoff needs a name of its own, a printable text of at most {MAX_BACKOFF_NAME} characters,"
+            f" got {shown(name)}",
+            field="name",
+            value=name,
+        )
+    if not callable(function):
+        raise InvalidArgumentError(
+            f"function must be a function of (n, initial_delay, max_delay), got {shown(function)}",
+            field="function",
+            value=function,
         )
     _backoffs[name] = function
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """How often and when a failed attempt is tried again.
+    """How often and after which delays a failed attempt is retried.
 
-    Durations are timedelta; seconds are accepted.
+    Durations are timedelta; seconds and text such as "5m" are accepted.
 
     Attributes:
         max_attempts: attempts in all, the first included; at least 1.
@@ -175,15 +166,24 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     jitter: float = 0.0
     retry_on: tuple[FailureCategory, ...] = RETRIABLE
 
+    if TYPE_CHECKING:  # the fields are what is read; this is what may be given
+
+        def __init__(
+            self,
+            max_attempts: int = 3,
+            backoff: str = "exponential",
+            initial_delay: Duration = ...,
+            max_delay: Duration = ...,
+            multiplier: float = 2.0,
+            jitter: float = 0.0,
+            retry_on: Iterable[FailureCategory | str] = ...,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         set_field = msgspec.structs.force_setattr
         if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_ATTEMPTS_LIMIT:
             raise _bad("max_attempts", f"a whole number from 1 to {MAX_ATTEMPTS_LIMIT}", self.max_attempts)
-        if not isinstance(self.backoff, str) or (
-            self.backoff not in _BUILT_IN and self.backoff not in _backoffs
-        ):
-            known = ", ".join((*_BUILT_IN, *sorted(_backoffs)))
-            raise _bad("backoff", f"one of {known} (see register_backoff)", self.backoff)
+        _check_backoff(self.backoff)
         set_field(self, "initial_delay", duration(self.initial_delay, "initial_delay"))
         set_field(self, "max_delay", duration(self.max_delay, "max_delay"))
         set_field(self, "multiplier", _number("multiplier", self.multiplier, 1.0, 1000.0))
@@ -229,11 +229,13 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """How long things may take; None is unlimited. Durations are timedelta; seconds are accepted.
+    """The time limits of a job; None is unlimited.
+
+    Durations are timedelta; seconds and text such as "5m" or "1h30m" are accepted.
 
     Attributes:
         execution: one attempt's run.
-        visibility: how long a silent holder keeps the job before it is given to another.
+        visibility: how long a claim holds without a heartbeat before the job is reclaimed.
         lifetime: from submission to a final status.
     """
 
@@ -241,11 +243,36 @@ class Timeouts(msgspec.Struct, frozen=True):
     visibility: timedelta | None = None
     lifetime: timedelta | None = None
 
+    if TYPE_CHECKING:  # the fields are what is read; this is what may be given
+
+        def __init__(
+            self,
+            execution: Duration | None = None,
+            visibility: Duration | None = None,
+            lifetime: Duration | None = None,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         for name in ("execution", "visibility", "lifetime"):
             value = getattr(self, name)
             if value is not None:
                 msgspec.structs.force_setattr(self, name, duration(value, name, positive=True))
+
+
+def _check_backoff(backoff: object) -> None:
+    if callable(backoff):
+        name = getattr(backoff, "__name__", "")
+        name = name if name.isidentifier() else "my_backoff"
+        raise InvalidArgumentError(
+            "backoff must be a name, because the store keeps no functions: call"
+            f' penstock.register_backoff("{name}", {name}) in every process that runs jobs,'
+            f' then RetryPolicy(backoff="{name}"); got {shown(backoff)}',
+            field="backoff",
+            value=backoff,
+        )
+    if not isinstance(backoff, str) or (backoff not in _BUILT_IN and backoff not in _backoffs):
+        known = ", ".join((*_BUILT_IN, *sorted(_backoffs)))
+        raise _bad("backoff", f"one of {known}, or a name given to penstock.register_backoff", backoff)
 
 
 def _bad(field: str, expected: str, value: object) -> InvalidArgumentError:
@@ -263,10 +290,9 @@ def _retriable(categories: object) -> tuple[FailureCategory, ...]:
         raise _bad("retry_on", "a sequence of failure categories", categories)
     wanted: list[FailureCategory] = []
     for item in categories:
-        try:
-            category = FailureCategory(item)
-        except ValueError:
-            raise _bad("retry_on", "made of failure categories", item) from None
+        if not isinstance(item, str) or item not in FailureCategory.__members__.values():
+            raise _bad("retry_on", "made of failure categories", item)
+        category = FailureCategory(item)
         if category not in RETRIABLE:
             raise _bad("retry_on", "made of temporary, timeout and system (others are never retried)", item)
         wanted.append(category)

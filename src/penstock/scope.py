@@ -19,11 +19,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
+from penstock.durations import Duration, parse_duration
 from penstock.errors import InvalidArgumentError, OperationCancelledError, shown
 
 __all__ = ["CancelScope", "cancel_scope", "checkpoint", "current_scope"]
+
+#: Half of what locks accept, in seconds.
+LONGEST_WAIT: Final = threading.TIMEOUT_MAX / 2
 
 _current: contextvars.ContextVar[CancelScope | None] = contextvars.ContextVar("penstock_scope", default=None)
 
@@ -31,7 +35,7 @@ _current: contextvars.ContextVar[CancelScope | None] = contextvars.ContextVar("p
 class CancelScope:
     """A block of calls that can be cancelled together, by hand or by time."""
 
-    def __init__(self, timeout: float | timedelta | None = None) -> None:
+    def __init__(self, timeout: Duration | None = None) -> None:
         self._seconds = _seconds(timeout)
         self._deadline: float | None = None
         self._cancelled = False
@@ -72,7 +76,10 @@ class CancelScope:
         return self._verdict() is not None
 
     def remaining(self) -> float | None:
-        """Seconds until the nearest deadline of this scope and those around it; None without one."""
+        """Seconds until the nearest deadline of this scope and those around it; None without one.
+
+        Never more than a lock can wait for.
+        """
         left: float | None = None
         scope: CancelScope | None = self
         while scope is not None:
@@ -80,7 +87,7 @@ class CancelScope:
                 own = scope._deadline - time.monotonic()
                 left = own if left is None else min(left, own)
             scope = scope._parent
-        return None if left is None else max(0.0, left)
+        return None if left is None else min(max(0.0, left), LONGEST_WAIT)
 
     def check(self) -> None:
         """Raise OperationCancelledError if a call may not go on."""
@@ -89,10 +96,10 @@ class CancelScope:
             raise verdict
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called once when this scope or one around it is cancelled by hand.
+        """Call `callback` once when this scope or one around it is cancelled by hand.
 
         Called at once if that has already happened. Returns a function that ends the subscription.
-        Deadlines are not announced: whoever waits bounds its wait by `remaining()`.
+        A deadline calls no callback: a caller that waits bounds its wait by `remaining()`.
         """
         handle = object()
         scopes: list[CancelScope] = []
@@ -127,7 +134,7 @@ class CancelScope:
         return None
 
 
-def cancel_scope(timeout: float | timedelta | None = None) -> CancelScope:
+def cancel_scope(timeout: Duration | None = None) -> CancelScope:
     """Return a context manager whose calls can be cancelled, and end by themselves after `timeout` seconds.
 
     Args:
@@ -143,7 +150,7 @@ def current_scope() -> CancelScope | None:
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Run a block that no scope ends, because what it belongs to is done already."""
+    """Run a block that no scope cancels, because the change it belongs to is committed already."""
     token = _current.set(None)
     try:
         yield
@@ -158,20 +165,21 @@ def checkpoint() -> None:
         scope.check()
 
 
-def _seconds(timeout: float | timedelta | None) -> float | None:
+def _seconds(timeout: Duration | None) -> float | None:
     if timeout is None:
         return None
+    if isinstance(timeout, str):
+        timeout = parse_duration(timeout, "timeout")
     if isinstance(timeout, timedelta):
         timeout = timeout.total_seconds()
-    if (
-        isinstance(timeout, bool)
-        or not isinstance(timeout, int | float)
-        or math.isnan(timeout)
-        or timeout < 0
-    ):
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
         raise InvalidArgumentError(
-            f"timeout must be a number of seconds of at least 0, a timedelta or None, got {shown(timeout)}",
+            'timeout must be a number of seconds of at least 0, a timedelta, text such as "5m" or None,'
+            f" got {shown(timeout)}",
             field="timeout",
             value=timeout,
         )
-    return float(timeout)
+    try:
+        return float(timeout)
+    except OverflowError:  # an integer beyond any clock
+        return math.inf

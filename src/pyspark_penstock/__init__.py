@@ -1,10 +1,9 @@
-"""Found by Spark, which looks for modules named `pyspark_*`: the format `penstock` is known without a call of ours.
+"""Registers the format `penstock`: Spark imports every module named `pyspark_*` and uses its `DefaultSource`.
 
-One such module that cannot be imported makes Spark refuse every Python source, also those of others. So whatever is
-missing or broken, this one can be imported.
+If one such module cannot be imported, Spark refuses every Python data source. So an error of this import is suppressed.
 """
 
 import contextlib
 
 with contextlib.suppress(Exception):
-    from penstock.spark.source import PenstockSource as DefaultSource  # noqa: F401 - the name that Spark looks for
+    from penstock.spark.source import PenstockSource as DefaultSource  # noqa: F401 - the name that Spark expects

@@ -337,3 +337,34 @@ async def submits_async(number: int) -> list[int]:
     first = await double.submit_async(number)
     (second,) = await double.submit_many_async([{"number": number + 1}])
     return [await first, await second]
+
+
+@app.job(retry=ONCE)
+def submit_twice(context: JobContext) -> list[object]:
+    once = double.options(idempotency_key="once")
+    first, again = once.submit(1), once.submit(1)
+    many = [handle.is_duplicate for handle in once.submit_many([{"number": 1}, {"number": 1}])]
+    spawned = [
+        context.spawn(double.options(idempotency_key="spawned"), number=2).is_duplicate for _ in range(2)
+    ]
+    return [first.is_duplicate, again.is_duplicate, many, *spawned]
+
+
+@app.job(retry=ONCE)
+def gather_doubles(count: int) -> list[object]:
+    handles = double.submit_many([{"number": n} for n in range(count)])
+    seen = sum(1 for _ in penstock.as_completed(handles, timeout="60s"))
+    late = double.options(delay=3600).submit(number=1)
+    try:
+        penstock.gather([handles[0], late], timeout=0.05)
+        text = ""
+    except TimeoutError as error:
+        text = str(error)[: len("1 of 2 jobs have not ended")]
+    late.cancel()
+    return [penstock.gather(handles, timeout=60), seen, text]
+
+
+@app.job(retry=ONCE)
+async def gather_doubles_async(count: int) -> list[int]:
+    handles = [await double.submit_async(number=n) for n in range(count)]
+    return await penstock.aio.gather(handles, timeout="60s")

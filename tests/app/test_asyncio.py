@@ -9,7 +9,7 @@ from tests.app.working import working
 
 import penstock
 from penstock import InvalidArgumentError, QueueClosedError, Worker
-from penstock._client import QueueClient
+from penstock.app.client import QueueClient
 from penstock.testing import in_memory, inline
 
 
@@ -20,9 +20,9 @@ class GatedClient(QueueClient):
         super().__init__(queue)
         self.gate = threading.Event()
 
-    def submit(self, submissions):
+    def submit(self, jobs, delay=None):
         assert self.gate.wait(20), "the loop was blocked"
-        return super().submit(submissions)
+        return super().submit(jobs, delay)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.app.working import PATIENCE, until
+from tests.waiting import PATIENCE, read_soon, until
 
 import penstock
 
@@ -114,7 +114,7 @@ def test_settings_come_from_the_environment_and_options_win(shop):
     [
         (["nowhere:app"], "there is no module 'nowhere'"),
         (["shop:nothing"], "shop has no attribute 'nothing' (did you mean shop:app?)"),
-        (["shop:number"], "that is no penstock.App but 3 (did you mean shop:app?)"),
+        (["shop:number"], "that is not a penstock.App but 3 (did you mean shop:app?)"),
         (["shop.py"], "did you mean shop:app"),
         (["./shop"], "an app is named module:attribute"),
         ([""], "an app is named module:attribute"),
@@ -238,6 +238,125 @@ def test_workers_that_die_of_the_signal_that_stops_them_are_no_failure(shop):
     assert fleet.returncode == 0, errors
 
 
+FAILING = """
+    import os, pathlib, sys, penstock
+
+    app = penstock.App()
+
+    @app.job
+    def who() -> int:
+        return os.getpid()
+
+    def number_of_starts() -> int:
+        for number in range(1000):
+            try:
+                os.close(os.open(f"start-{{number}}", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            return number
+
+    if "--stop-on-eof" in sys.argv and number_of_starts() < {failures}:
+        print("no licence today", file=sys.stderr, flush=True)
+        {how}
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("os._exit(7)", "exit code 7"), ("os.kill(os.getpid(), 9)", "killed by SIGKILL")],
+    ids=["exit", "signal"],
+)
+def test_a_worker_process_that_dies_while_it_starts_is_logged_and_replaced(shop, how, said):
+    shop.write("shop.py", FAILING.format(failures=1, how=how))
+    fleet = shop.start(
+        "worker", "shop:app", "--processes", "2", "--concurrency", "1", "--isolation", "thread"
+    )
+    try:
+        log = Log(fleet)
+        line = log.until("ended while it started")
+        assert f"({said}); a new one is started in 0.5 s" in line
+        assert "ERROR" in line
+        # As many as were asked for. The one that lives may have begun before the other one died.
+        while log.count(" claims who from ") < 2:
+            log.until(" claims who from ")
+        fleet.send_signal(signal.SIGTERM)
+        assert fleet.wait(PATIENCE) == 0
+    finally:
+        end(fleet)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("until_idle", [False, True])
+def test_a_parent_whose_workers_cannot_start_gives_up_and_says_why(shop, until_idle):
+    shop.write("shop.py", FAILING.format(failures=1000, how="os._exit(7)"))
+    options = ["--until-idle"] if until_idle else []
+    code, _, errors = shop.run("worker", "shop:app", "--processes", "2", *options)
+    assert code == 7
+    assert "Traceback" not in errors
+    assert errors.count("no licence today") == 6
+    lines = [line for line in errors.splitlines() if "ended while it started (exit code 7)" in line]
+    assert len(lines) == 6
+    assert "a new one is started in 0.5 s" in lines[0]
+    if not until_idle:
+        assert "no worker process could be started: all 2 failed 3 times in a row" in errors.splitlines()[-1]
+
+
+@pytest.mark.process
+def test_a_worker_process_that_ends_for_whatever_reason_is_replaced(shop):
+    """One that was terminated alone has drained and exits with 0; the parent was not asked to run fewer."""
+    fleet = shop.start("worker", "shop:app", "--processes", "2", "--isolation", "thread")
+    try:
+        log = Log(fleet)
+        for _ in range(2):
+            log.until(" claims ")
+        for number, said in [(signal.SIGTERM, "exit code 0"), (signal.SIGKILL, "killed by SIGKILL")]:
+            one = psutil.Process(fleet.pid).children()[0]
+            one.send_signal(number)
+            assert f"worker process {one.pid} ended" in log.until(f"({said}); a new one is started")
+            log.until(" claims ")
+            assert len(psutil.Process(fleet.pid).children()) == 2
+        fleet.send_signal(signal.SIGTERM)
+        assert fleet.wait(PATIENCE) == 0
+    finally:
+        end(fleet)
+
+
+class Log:
+    """Lines that a process writes to stderr."""
+
+    def __init__(self, process: subprocess.Popen) -> None:
+        self._descriptor = process.stderr.fileno()
+        self._seen: list[str] = []
+        self._rest = b""
+
+    def until(self, words: str) -> str:
+        """Return the next line with these words."""
+        while line := self._line():
+            self._seen.append(line)
+            if words in line:
+                return line
+        raise AssertionError(f"{words!r} was never logged: {''.join(self._seen)}")
+
+    def _line(self) -> str:
+        while b"\n" not in self._rest:
+            if not (part := read_soon(self._descriptor)):
+                break
+            self._rest += part
+        line, newline, self._rest = self._rest.partition(b"\n")
+        return (line + newline).decode()
+
+    def count(self, words: str) -> int:
+        """Return how many of the lines read so far have these words."""
+        return sum(words in line for line in self._seen)
+
+
+def end(process: subprocess.Popen) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
 def test_what_a_job_says_cannot_forge_lines_of_the_log(shop):
     shop.write(
         "shop.py",
@@ -256,3 +375,10 @@ def test_what_a_job_says_cannot_forge_lines_of_the_log(shop):
     assert code == 0
     assert "\x1b" not in errors
     assert "\\x1b[31m\\r12:00:00" in errors
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("grace", ["0.5", "2", "500ms"])
+def test_a_grace_is_a_number_of_seconds_or_text_with_units(shop, grace):
+    code, _, errors = shop.run("worker", "shop:app", "--until-idle", "--grace", grace, "--stop-grace", grace)
+    assert code == 0, errors

@@ -167,7 +167,7 @@ def test_an_awaited_handle_can_be_given_up(app):
 
 
 def test_the_thread_that_looks_for_results_ends_with_the_last_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock._waiting.LINGER_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.app._waiting.LINGER_SECONDS", 2.0)
     with App(f"sqlite:///{tmp_path}/jobs.db") as app:
         handle = app.job(type="hello")(lambda: None).submit()
         with pytest.raises(TimeoutError):

@@ -162,7 +162,7 @@ def fails() -> None:
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
     """Runs `penstock worker` on an app of its own; returns the app, what it wrote, and the handles."""
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     url = f"sqlite:///{tmp_path}/jobs.db"
 
     def run(own, *options, **variables):
@@ -197,6 +197,8 @@ def test_a_workers_log_is_an_object_a_line(shop, isolation):
     events = [each["event"] for each in found]
     assert set(events) - {"order.paid"} <= set(logs.EVENTS)
     assert events[0] == "worker.started"
+    assert found[0]["store"].startswith("sqlite:////")
+    assert found[0]["store"] in found[0]["message"]
     assert events[-2:] == ["worker.stopping", "worker.stopped"]
     own = [each for each in found if each["event"] in ("order.paid", "job.log", "job.completed")]
     assert {(each["job_id"], each["type"], each["attempt"]) for each in own} == {(talk.id, "talk", 1)}
@@ -210,6 +212,8 @@ def test_a_workers_log_is_an_object_a_line(shop, isolation):
     (failed,) = [each for each in found if each["event"] == "job.failed"]
     assert (failed["type"], failed["category"], failed["code"]) == ("fails", "permanent", "no_way")
     assert failed["seconds"] >= 0
+    assert (failed["level"], failed["status"]) == ("error", "failed")
+    assert "PermanentError" in failed["exception"]
     assert output == ""
 
 
@@ -228,3 +232,69 @@ logging.basicConfig(level="INFO", handlers=[handler])
     assert not any("info two" in line for line in lines)
     assert any(f"talk {talk.id}: context two\\nlines" in line for line in lines)
     assert all(line.isprintable() for line in lines)
+
+
+FAILING = """
+import penstock
+
+app = penstock.App()
+
+
+@app.job(retry=penstock.RetryPolicy(max_attempts=2, initial_delay=0.05))
+def breaks() -> None:
+    raise OSError("disk\\x1b[2J full")
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_a_retry_is_a_warning_and_the_end_an_error_with_its_traceback(tmp_path, monkeypatch, isolation):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "failing_app.py").write_text(FAILING)
+    found = {}
+    for format in ("text", "json"):
+        url = f"sqlite:///{tmp_path}/{format}.db"
+        with penstock.connect(url) as queue:
+            job = queue.submit("breaks", {}, retry=penstock.RetryPolicy(max_attempts=2, initial_delay=0.05))
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "penstock",
+                "worker",
+                "failing_app:app",
+                "--until-idle",
+                "--isolation",
+                isolation,
+                "--log-format",
+                format,
+            ],
+            env={**os.environ, "PENSTOCK_URL": url},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        found[format] = job, done.stderr.splitlines()
+    job, lines = found["text"]
+    assert f"sqlite:///{tmp_path}/text.db" in lines[0]
+    retried = next(line for line in lines if " WARNING " in line)
+    assert f"breaks {job.id}, attempt 1 of 2, failed" in retried
+    assert "it runs again at 20" in retried
+    assert "disk\\x1b[2J full" in retried
+    ended = next(number for number, line in enumerate(lines) if " ERROR " in line)
+    assert f"breaks {job.id}, attempt 2 of 2, failed" in lines[ended]
+    assert "it ended dead_letter" in lines[ended]
+    assert "Traceback" in lines[ended + 1]
+    assert any('raise OSError("disk' in line for line in lines[ended:])
+    job, lines = found["json"]
+    records = [json.loads(line) for line in lines]
+    (retry,) = [each for each in records if each["event"] == "job.retry"]
+    (end,) = [each for each in records if each["event"] == "job.failed"]
+    assert (retry["level"], retry["attempt"], retry["max_attempts"]) == ("warning", 1, 2)
+    assert (retry["job_id"], retry["type"], retry["status"]) == (job.id, "breaks", "failed_retry")
+    assert retry["due_at"] > retry["time"][:19]
+    assert "exception" not in retry
+    assert (end["level"], end["attempt"], end["status"]) == ("error", 2, "dead_letter")
+    assert end["exception"].endswith("OSError: disk\x1b[2J full")

@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.app import jobs
-from tests.app.working import until
+from tests.waiting import until
 
 from penstock import JobStatus, Worker
 from penstock.testing import check_store
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.deep]
 
 ENDS = {"poison": JobStatus.DEAD_LETTER, "wrong": JobStatus.FAILED}
 HOWS = ["plain"] * 60 + ["shaky", "leaks", "orphans", "loud", "spawns", "reports"] * 6

@@ -15,7 +15,7 @@ from penstock import (
     RetryPolicy,
     TemporaryError,
 )
-from penstock._outcome import failure_of
+from penstock.outcome import failure_of
 from penstock.testing import ManualClock, drain, in_memory
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -304,7 +304,7 @@ def test_tasks_left_in_a_loop_do_not_outlive_their_job(app):
 
 
 def test_draining_ends_though_a_job_never_does(app, monkeypatch):
-    monkeypatch.setattr("penstock.testing.app.MOST_ATTEMPTS", 50)
+    monkeypatch.setattr("penstock.testing.app.MAX_ATTEMPTS", 50)
 
     @app.job(retry=None)
     def hopeless() -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.app import jobs
-from tests.app.working import PATIENCE, until, working
+from tests.app.working import working
+from tests.waiting import PATIENCE, freeze, until
 
 import penstock
 from penstock import FailureCategory, InvalidArgumentError, JobStatus, Worker
@@ -43,7 +44,7 @@ def run(app, **settings):
 
 
 def read(file: Path) -> str:
-    return until(lambda: file.exists() and file.read_text(), f"{file.name} is written")
+    return until(lambda: file.exists() and file.read_text(), f"writing {file.name}")
 
 
 def is_gone(pid: int) -> bool:
@@ -119,9 +120,7 @@ def test_at_its_limit_a_job_is_ended_with_everything_it_started(sqlite_app, tmp_
     note = tmp_path / "note"
     handle = jobs.overtime.submit(how, str(note))
     with working(sqlite_app, isolation="process", stop_grace=1):
-        start = time.monotonic()
-        job = handle.wait(PATIENCE)
-        assert time.monotonic() - start < 10, "limit 0.5 s, grace 1 s"
+        job = handle.wait(PATIENCE)  # limit 0.5 s, grace 1 s; left alone it would take an hour
     assert (job.status, job.error_category) == (JobStatus.DEAD_LETTER, FailureCategory.TIMEOUT)
     assert job.error_message == "the execution time of 0.5 s is over"
     if how == "finally":
@@ -208,9 +207,10 @@ def test_processes_and_files_are_limited(sqlite_app):
 def test_a_frozen_child_is_ended_at_its_limit(sqlite_app, tmp_path):
     """F9."""
     note = tmp_path / "note"
-    handle = jobs.patient.options(timeout=1).submit(str(note), False)
+    patient = jobs.patient.options(timeout=3)  # long enough to begin on a busy machine
+    handle = patient.submit(str(note), False)
     with working(sqlite_app, isolation="process", stop_grace=0.5):
-        os.kill(int(read(note)), signal.SIGSTOP)
+        freeze(int(read(note)))
         assert handle.wait(PATIENCE).error_category is FailureCategory.TIMEOUT
 
 
@@ -414,10 +414,10 @@ def test_a_killed_worker_takes_its_jobs_with_it_and_another_runs_them_again(app,
     assert check_store(app.queue.backend) == []
 
 
-def freeze(worker, url: str) -> None:
+def freeze_at_rest(worker, url: str) -> None:
     """Freeze a worker while it is not writing: SQLite lets nobody else write until it goes on."""
     for _ in range(20):
-        worker.tell(signal.SIGSTOP)
+        freeze(worker.process.pid)
         try:
             with penstock.open_backend(url, timeout=2) as store:
                 store.set_blocked(False)
@@ -437,28 +437,35 @@ def test_a_worker_that_was_frozen_past_its_lease_changes_nothing(make_app, url, 
     handle = late.submit(str(tmp_path), 600)
     worker = start_worker(url)
     pid = int(read(tmp_path / f"{handle.id}-1"))
-    freeze(worker, url)
+    freeze_at_rest(worker, url)
     try:
         with working(jobs.app, isolation="process"):
-            assert handle.result(60) == 2
+            assert handle.result(PATIENCE) == 2
+        worker.tell(signal.SIGCONT)
+        until(lambda: is_gone(pid))
+        code, errors = worker.end()
+        assert code == 0
+        assert "was reclaimed from attempt 1" in errors
+        assert (handle.result(0), handle.job().attempt) == (2, 2)
+        assert check_store(jobs.app.queue.backend) == []
     finally:
         worker.tell(signal.SIGCONT)
-    until(lambda: is_gone(pid))
-    code, errors = worker.end()
-    assert code == 0
-    assert "was taken from attempt 1" in errors
-    assert (handle.result(0), handle.job().attempt) == (2, 2)
-    assert check_store(jobs.app.queue.backend) == []
-    jobs.app.close()
+        jobs.app.close()
 
 
-def test_a_killed_template_is_replaced(sqlite_app, tmp_path):
+def test_a_killed_template_is_replaced(sqlite_app):
+    """A process that the killed one had forked ahead may still run a job; then those of another one do."""
     with working(sqlite_app, isolation="process") as worker:
         first = jobs.facts.submit().result(PATIENCE)
         os.kill(first["ppid"], signal.SIGKILL)
-        second = until(facts_or_none)
-        assert second["ppid"] != first["ppid"]
-        assert worker.runs() == []
+
+        def is_forked_anew() -> bool:
+            facts = facts_or_none()
+            templates = {child.pid for child in psutil.Process().children()} - {first["ppid"]}
+            return facts is not None and facts["ppid"] in templates
+
+        until(is_forked_anew)
+        until(lambda: worker.runs() == [])
 
 
 def facts_or_none() -> dict | None:
@@ -628,7 +635,7 @@ LARGE = """
 def test_a_job_may_have_a_large_payload_and_a_large_result_and_checkpoint_too(tmp_path):
     """G30: 16 MiB each."""
     done = script(tmp_path, LARGE)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
 def test_a_fault_of_the_worker_leaves_no_process_of_the_job(app, tmp_path, monkeypatch, caplog):

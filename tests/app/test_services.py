@@ -4,12 +4,13 @@ import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.app.working import until, working
+from tests.app.working import working
 from tests.callbacks.conftest import Endpoint
+from tests.waiting import until
 
 from penstock import InvalidArgumentError, JobStatus, RetryPolicy, Worker
+from penstock.app.schedules import Ticker
 from penstock.job import Priority
-from penstock.periodic import Ticker
 from penstock.testing import ManualClock
 
 
@@ -40,7 +41,7 @@ def test_a_worker_tells_how_jobs_ended(make_app, url, endpoint):
     assert told[handles[0].id]["data"]["result"] == 7
     assert told[handles[1].id]["type"] == "io.penstock.job.dead_letter.v1"
     assert "too small" in told[handles[1].id]["data"]["error"]["message"]
-    assert app.queue.backend.count_deliveries() == (0, 0)
+    assert app.queue.backend.outbox.count_deliveries() == (0, 0)
     assert endpoint.requests.empty()
 
 
@@ -48,8 +49,8 @@ def test_callbacks_go_to_public_addresses_unless_the_app_says_otherwise(make_app
     app = make_app(url)
     a_task(app).options(callback_url=endpoint.url()).submit(width=7)
     Worker(app, isolation="thread").run(until_idle=True)
-    assert app.queue.backend.count_deliveries() == (0, 1)
-    assert "not a public address" in app.queue.backend.list_deliveries()[0].error
+    assert app.queue.backend.outbox.count_deliveries() == (0, 1)
+    assert "not a public address" in app.queue.backend.outbox.list_deliveries()[0].error
     assert endpoint.requests.empty()
 
 
@@ -57,7 +58,7 @@ def test_a_worker_with_callbacks_off_calls_nobody(make_app, url, endpoint):
     app = make_app(url, callbacks="off")
     a_task(app).options(callback_url=endpoint.url()).submit(width=7)
     Worker(app, isolation="thread").run(until_idle=True)
-    assert app.queue.backend.list_consumers() == []
+    assert app.queue.backend.journal.list_consumers() == []
     assert endpoint.requests.empty()
 
 
@@ -70,8 +71,8 @@ def test_a_worker_stops_while_an_endpoint_hangs(make_app, url, endpoint):
         resize.options(callback_url=endpoint.url()).submit(width=7)
         endpoint.next()
         endpoint.released.set()
-    assert app.queue.backend.list_consumers()[0].holder is None
-    assert app.queue.backend.count_deliveries() == (1, 0)
+    assert app.queue.backend.journal.list_consumers()[0].holder is None
+    assert app.queue.backend.outbox.count_deliveries() == (1, 0)
 
 
 def test_a_bad_secret_is_known_before_anything_runs(make_app, monkeypatch):
@@ -98,7 +99,7 @@ def test_workers_make_jobs_of_ticks(make_app, url):
     ticks = [job.run_at for job in jobs]
     assert len(set(ticks)) == len(ticks)
     assert all(tick.microsecond == 0 for tick in ticks)
-    assert [each.name for each in app.queue.backend.list_schedules()] == ["beat"]
+    assert [each.name for each in app.queue.backend.outbox.list_schedules()] == ["beat"]
 
 
 def test_a_schedule_submits_the_task_with_its_settings(make_app):

@@ -22,6 +22,9 @@ from penstock import (
     Timeouts,
     chain,
 )
+from penstock.backends import drivers
+from penstock.backends.postgres import backend as postgres_backend
+from penstock.backends.sqlite import backend as sqlite_backend
 from penstock.testing import drain, in_memory
 
 
@@ -396,11 +399,29 @@ def test_unknown_options_are_named(app):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"url": 3}, {"callbacks": "all"}, {"max_execution": 0}, {"middleware": [3]}, {"middleware": 3}],
+    [
+        {"url": 3},
+        {"url": "mysql://x"},
+        {"url": ""},
+        {"callbacks": "all"},
+        {"max_execution": 0},
+        {"middleware": [3]},
+        {"middleware": 3},
+        {"clock": 5},
+        {"retenton": None},
+        {"retention": "soon"},
+        {"max_payload": 0},
+    ],
 )
 def test_wrong_settings_of_an_app_are_refused(settings):
     with pytest.raises(InvalidArgumentError):
         App(**settings)
+
+
+def test_every_option_of_a_store_may_be_given_to_an_app():
+    own = {*sqlite_backend._OWN_OPTIONS, *postgres_backend._OWN_OPTIONS}
+    assert {name for driver in drivers._DRIVERS for name in driver.option_names} == own
+    App(**dict.fromkeys(own))  # opens nothing, and judges nothing that only a store can
 
 
 def test_what_cannot_be_a_handler_is_refused(app):
@@ -489,3 +510,24 @@ def test_one_app_serves_many_threads(tmp_path):
         for thread in threads:
             thread.join()
         assert app.queue.get_job_stats().total_jobs == 16
+
+
+def test_the_decorator_takes_every_field_of_a_submission(app):
+    @app.job(correlation_id="night", held=True, delay="1m", tags=["a"])
+    def task() -> None: ...
+
+    job = task.new_job()
+    assert (job.correlation_id, job.held, job.tags) == ("night", True, ("a",))
+    assert job.run_at is not None
+    with pytest.raises(InvalidArgumentError, match="unknown: colour"):
+        app.job(colour="red")
+    with pytest.raises(InvalidArgumentError, match="run_at or delay"):
+        task.options(run_at=datetime(2030, 1, 1, tzinfo=UTC)).submit()
+
+
+def test_unknown_fields_of_a_submission_are_refused(app):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'status'"):
+        app.queue.submit("t", status="running")
+    with pytest.raises(InvalidArgumentError, match="status"):
+        app.queue.submit_many([{"type": "t", "status": "running"}])
+    assert app.queue.list_jobs() == []

@@ -11,7 +11,8 @@ import threading
 import time
 
 import pytest
-from tests.app.working import PATIENCE, until, working
+from tests.app.working import working
+from tests.waiting import PATIENCE, until
 
 from penstock import (
     BackendError,
@@ -121,7 +122,7 @@ def test_until_idle_misses_no_job_that_goes_to_and_fro(stored_app, monkeypatch):
         return context.attempt
 
     backend = stored_app.queue.backend
-    look = backend.has_work
+    look = backend.runtime.has_work
     handles = []
 
     def slow_answer(types, tags):
@@ -132,7 +133,7 @@ def test_until_idle_misses_no_job_that_goes_to_and_fro(stored_app, monkeypatch):
             until(lambda: handles[0].job().retry_count == 1)
         return answer
 
-    monkeypatch.setattr(backend, "has_work", slow_answer)
+    monkeypatch.setattr(backend.runtime, "has_work", slow_answer)
     Worker(stored_app, isolation="thread").run(until_idle=True)
     assert handles[0].result(0) == 2
 
@@ -225,7 +226,7 @@ def test_output_on_threads_is_bounded_and_that_of_a_stuck_job_is_kept(app, capsy
             print("x" * 999)
         print("the end")
 
-    @app.job(retry=ONCE, timeout=0.2)
+    @app.job(retry=ONCE, timeout=1)  # long enough to begin on a busy machine
     def stubborn() -> None:
         print("still here")
         gate.wait(PATIENCE)
@@ -268,11 +269,11 @@ def test_at_the_limit_the_attempt_is_failed_and_its_slot_stays_closed_until_the_
         assert (job.error_code, job.error_message) == ("timeout", "the execution time of 0.2 s is over")
         assert told.wait(PATIENCE)
         assert worker.stuck == 1
-        assert worker._stream.max_assigned_jobs == 1
+        assert worker._intake.stream.max_assigned_jobs == 1
         assert quick.submit().result(PATIENCE) == "done", "the other slot goes on"
         gate.set()
         until(lambda: worker.stuck == 0)
-        until(lambda: worker._stream.max_assigned_jobs == 2)
+        until(lambda: worker._intake.stream.max_assigned_jobs == 2)
     assert "is stuck" in caplog.text
     assert handle.status is JobStatus.DEAD_LETTER, "what came late changed nothing"
 
@@ -299,7 +300,7 @@ def test_with_every_slot_stuck_nothing_is_taken(app):
 def test_a_coroutine_is_cancelled_at_its_limit(app):
     seen = []
 
-    @app.job(timeout=0.1, retry=ONCE)
+    @app.job(timeout=1, retry=ONCE)  # long enough to begin on a busy machine
     async def sleeps() -> None:
         try:
             await asyncio.sleep(PATIENCE)
@@ -397,10 +398,71 @@ def test_a_job_that_was_taken_away_is_told_to_end_and_its_report_is_dropped(make
     assert check_store(app.queue.backend) == []
 
 
+def test_a_job_that_was_taken_for_lost_for_the_last_time_runs_on_and_its_result_counts(
+    make_app, url, monkeypatch, caplog
+):
+    """F3: it cannot be claimed again, so nobody is served by ending it."""
+    monkeypatch.setattr("penstock.worker._watch.STORE_POLL_SECONDS", 0.05)
+    app = make_app(url)
+    begun, gate = threading.Event(), threading.Event()
+    seen = []
+
+    @app.job(retry=ONCE)
+    def slow(context: JobContext) -> str:
+        begun.set()
+        context.progress(10)
+        gate.wait(PATIENCE)
+        context.progress(90)
+        seen.append(context.is_cancelled)
+        return "true"
+
+    handle = slow.submit()
+    with working(app) as worker:
+        assert begun.wait(PATIENCE)
+        app.queue.backend.owners.close(app.queue._dispatcher.owner.id)
+        app.queue.maintain()
+        assert handle.status is JobStatus.DEAD_LETTER
+        until(lambda: "was reclaimed while it runs here" in caplog.text)
+        gate.set()
+        until(lambda: handle.status is JobStatus.COMPLETED)
+        until(lambda: not worker.runs())
+    assert seen == [False]
+    assert handle.result(0) == "true"
+    assert check_store(app.queue.backend) == []
+
+
+def test_a_result_that_waits_for_the_store_is_not_failed_as_late(make_app, url, monkeypatch):
+    """F3, F9: the job ended in time, however long the store is away."""
+    app = make_app(url)
+
+    @app.job(retry=ONCE, timeout=600)
+    def quick() -> str:
+        return "in time"
+
+    tried, back = threading.Event(), threading.Event()
+    complete = app.queue.backend.complete_jobs
+
+    def complete_jobs(*args, **kwargs):
+        tried.set()
+        if not back.is_set():
+            raise BackendError("the store is away", retryable=True)
+        return complete(*args, **kwargs)
+
+    monkeypatch.setattr(app.queue.backend, "complete_jobs", complete_jobs)
+    handle = quick.submit()
+    with working(app):
+        assert tried.wait(PATIENCE)
+        limits = app.queue._dispatcher.owner.limits
+        monkeypatch.setattr(limits, "_monotonic", lambda: time.monotonic() + 3600)
+        limits.enforce()
+        back.set()
+        assert handle.result(PATIENCE) == "in time"
+
+
 @pytest.mark.parametrize("how", ["returns", "raises"])
 def test_a_late_report_is_refused_by_its_attempt_and_dropped(make_app, url, monkeypatch, caplog, how):
     """Though the worker has not noticed that it lost the job."""
-    monkeypatch.setattr("penstock.worker._watch.STORE_LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr("penstock.worker._watch.Watch._poll_store", lambda *_: None)
     app = make_app(url)
     begun = [threading.Event(), threading.Event()]
     gates = [threading.Event(), threading.Event()]
@@ -429,7 +491,7 @@ def test_a_late_report_is_refused_by_its_attempt_and_dropped(make_app, url, monk
 # -- telling --------------------------------------------------------------------------------------------------------
 
 
-def test_progress_is_seen_in_the_store_within_a_second(make_app, url):
+def test_progress_is_seen_in_the_store_while_the_job_runs(make_app, url):
     app = make_app(url)
     gate = threading.Event()
 
@@ -442,9 +504,7 @@ def test_progress_is_seen_in_the_store_within_a_second(make_app, url):
 
     handle = works.submit()
     with working(app):
-        start = time.monotonic()
         until(lambda: handle.progress == 59)
-        assert time.monotonic() - start < 5, "a second is the aim; the machine may be busy"
         assert handle.job().description == "step 59"
         gate.set()
         assert handle.wait(PATIENCE).progress == 100
@@ -555,7 +615,7 @@ def test_a_worker_can_run_again(app):
 def test_a_worker_runs_once_at_a_time(app):
     app.job(type="note")(lambda: None)
     with working(app) as worker:
-        until(lambda: worker._stream is not None)
+        until(lambda: worker._intake.stream is not None)
         with pytest.raises(InvalidArgumentError, match="runs already"):
             worker.run()
 
@@ -676,6 +736,14 @@ def test_a_store_that_fails_for_good_ends_the_worker_with_its_error(app, monkeyp
         {"types": "note"},
         {"types": ["nobody"]},
         {"types": []},
+        {"name": ""},
+        {"name": 5},
+        {"name": "x" * 513},
+        {"name": "a\0b"},
+        {"name": "\ud800"},
+        {"tags": ["x" * 257]},
+        {"tags": [""]},
+        {"tags": [str(n) for n in range(101)]},
     ],
 )
 def test_wrong_settings_are_refused_before_anything_starts(app, settings):
@@ -697,6 +765,23 @@ def test_memory_limits_and_threads_do_not_go_together(app):
         Worker(app, isolation="thread")
 
 
+@pytest.mark.parametrize("field", ["memory", "processes", "files", "output"])
+def test_a_limit_beyond_what_a_system_accepts_is_refused(app, field):
+    with pytest.raises(
+        InvalidArgumentError, match=rf"{field} must be an integer from \d+ to {2**63 - 1}, got"
+    ):
+        app.job(type="t", **{field: 10**5000})(lambda: None)
+
+
+def test_a_result_is_not_logged(app, caplog):
+    app.job(type="token")(lambda: "hunter2")
+    app.tasks["token"].submit()
+    with caplog.at_level(logging.DEBUG):
+        Worker(app, isolation="thread").run(until_idle=True)
+    assert "completed after" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
 def test_ends_are_logged(app, caplog):
     app.job(type="note")(lambda: None)
     app.job(type="refuse", retry=RetryPolicy(max_attempts=1))(lambda: 1 / 0)
@@ -707,7 +792,7 @@ def test_ends_are_logged(app, caplog):
     told = "\n".join(record.getMessage() for record in caplog.records)
     assert "attempt 1, completed after" in told
     assert re.search(
-        r"attempt 1, failed after \d+\.\d+ s \(temporary\): ZeroDivisionError: division by zero$",
+        r"attempt 1 of 1, failed after \d+\.\d+ s \(temporary\): ZeroDivisionError: division by zero; it ended dead_letter",
         told,
         re.MULTILINE,
     )

@@ -181,7 +181,7 @@ def test_the_state_of_the_trace_and_its_sampling_travel_too(app, spans):
 
 def test_without_a_tracer_nothing_is_stored(app):
     with in_memory(app) as queue:
-        assert penstock._tracing.is_on()
+        assert penstock.tracing.is_on()
         assert queue.submit("t").trace is None
 
 
@@ -275,3 +275,10 @@ def test_the_process_of_a_job_goes_on_with_the_trace(tmp_path):
     assert {span["parent_id"] for span in sent.values()} == {inside["context"]["span_id"]}
     assert {span["pid"] for span in sent.values()} == {outer["pid"]}
     assert {span["parent_id"] for span in by_name["process inner"]} == set(sent)
+
+
+@pytest.mark.parametrize("wrong", [None, {}, 10**5000], ids=["None", "dict", "huge"])
+def test_a_type_that_cannot_name_a_span_is_refused_as_without_tracing(spans, wrong):
+    with penstock.connect("memory:") as queue, pytest.raises(InvalidArgumentError) as caught:
+        queue.submit(wrong)
+    assert caught.value.field == "type"

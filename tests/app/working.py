@@ -1,14 +1,13 @@
 """A worker on a thread of the test's, and ways to wait for what it does."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock import App, Worker
+from tests.waiting import PATIENCE
 
-PATIENCE = 30.0
+from penstock import App, Worker
 
 
 @contextmanager
@@ -33,13 +32,3 @@ def working(app: App, **settings: Any) -> Iterator[Worker]:
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the worker does not stop"
     assert failures == []
-
-
-def until(is_so: Callable[[], Any], what: str = "it") -> Any:
-    """Wait until something is so; it is looked at often."""
-    deadline = time.monotonic() + PATIENCE
-    pause = threading.Event()
-    while not (found := is_so()):
-        assert time.monotonic() < deadline, f"{what} does not happen"
-        pause.wait(0.01)
-    return found

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.engine import consumers
+from penstock.backends.engine import journal
 from penstock.job import Job, JournalArchive
 from penstock.testing import check_store
 
@@ -16,7 +16,7 @@ def backend(request: pytest.FixtureRequest, new_store: Any) -> Any:
 
 @pytest.fixture
 def small_portions(monkeypatch):
-    monkeypatch.setattr(consumers, "ARCHIVE_PORTION", 3)
+    monkeypatch.setattr(journal, "ARCHIVE_PORTION", 3)
 
 
 def end(backend, *ids):
@@ -29,7 +29,7 @@ def test_all_portions_are_looked_at(backend, small_portions):
     backend.enqueue_job(Job(id="waits", type="t"))
     end(backend, *(f"b-{number}" for number in range(10)))
     backend.enqueue_job(Job(id="newest", type="t"))
-    assert backend.archive_journal(0) == JournalArchive(histories=20, rows=40, upto=41)
+    assert backend.journal.archive(0) == JournalArchive(histories=20, rows=40, upto=41)
     assert [row.seq for row in backend.read_journal()] == [21, 42]
     assert check_store(backend) == []
 
@@ -39,7 +39,7 @@ def test_a_fault_between_two_portions_leaves_whole_histories(backend, small_port
     end(backend, *(f"a-{number}" for number in range(10)))
     backend.enqueue_job(Job(id="newest", type="t"))
     calls = []
-    original = backend._write
+    original = backend._access.write
 
     def failing(work):
         calls.append(work)
@@ -47,15 +47,15 @@ def test_a_fault_between_two_portions_leaves_whole_histories(backend, small_port
             raise OSError("the process is gone")
         return original(work)
 
-    monkeypatch.setattr(backend, "_write", failing)
+    monkeypatch.setattr(backend._access, "write", failing)
     with pytest.raises(OSError, match="gone"):
-        backend.archive_journal(0)
+        backend.journal.archive(0)
     monkeypatch.undo()
-    known = backend.get_archive()
+    known = backend.journal.get_archive()
     assert 0 < known.histories < 10
     assert known.rows == 2 * known.histories
     assert check_store(backend) == []
-    assert backend.archive_journal(0).histories == 10 - known.histories
+    assert backend.journal.archive(0).histories == 10 - known.histories
     assert check_store(backend) == []
 
 
@@ -63,14 +63,18 @@ def test_a_count_that_does_not_fit_the_gaps_is_found(backend):
     """The planted bug: rows that are gone without having been archived."""
     end(backend, "a", "b")
     backend.enqueue_job(Job(id="newest", type="t"))
-    backend.archive_journal(0)
+    backend.journal.archive(0)
     assert check_store(backend) == []
-    told = backend.get_archive()
-    backend.get_archive = lambda: JournalArchive(histories=told.histories, rows=told.rows - 1, upto=told.upto)
+    told = backend.journal.get_archive()
+    backend.journal.get_archive = lambda: JournalArchive(
+        histories=told.histories, rows=told.rows - 1, upto=told.upto
+    )
     assert [violation.invariant for violation in check_store(backend)] == [2]
-    backend.get_archive = lambda: JournalArchive(histories=told.histories, rows=told.rows + 1, upto=told.upto)
+    backend.journal.get_archive = lambda: JournalArchive(
+        histories=told.histories, rows=told.rows + 1, upto=told.upto
+    )
     assert [violation.invariant for violation in check_store(backend)] == [2]
-    backend.get_archive = lambda: JournalArchive(histories=1, rows=told.rows, upto=told.upto)
+    backend.journal.get_archive = lambda: JournalArchive(histories=1, rows=told.rows, upto=told.upto)
     assert [violation.invariant for violation in check_store(backend)] == [23]
-    backend.get_archive = JournalArchive
+    backend.journal.get_archive = JournalArchive
     assert {violation.invariant for violation in check_store(backend)} == {2, 23}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.job import Job, JobStatus
 from penstock.policy import RetryPolicy, Timeouts
 from penstock.testing import ManualClock
@@ -24,7 +24,7 @@ from penstock.testing import ManualClock
 url, options, job_ids = json.loads(sys.argv[1])
 clock = ManualClock()
 backend = penstock.open_backend(url, clock=clock, **options)
-owner = backend.open_owner()
+owner = backend.owners.open()
 backend.dequeue_jobs("child", limit=100, job_ids=job_ids, owner=owner)
 print(owner, flush=True)
 for line in sys.stdin:
@@ -34,9 +34,9 @@ for line in sys.stdin:
     elif command.startswith("claim "):
         print(len(backend.dequeue_jobs("child", job_ids=[command[6:]], owner=owner)), flush=True)
     elif command == "beat":
-        print(backend.beat_owner(owner), flush=True)
+        print(backend.owners.beat(owner), flush=True)
     elif command == "close":
-        backend.close_owner(owner)
+        backend.owners.close(owner)
         print("closed", flush=True)
 """
 
@@ -116,7 +116,7 @@ def test_the_jobs_of_a_process_that_is_gone_are_lost_at_once(backend: Backend, c
     assert backend.maintain().lost == 2
     assert backend.get_job("plain").status is JobStatus.UNKNOWN_RETRY
     assert backend.get_job("last").status is JobStatus.DEAD_LETTER
-    assert backend.beat_owner(child.owner) is False
+    assert backend.owners.beat(child.owner) is False
 
 
 def test_a_silent_process_loses_its_jobs_after_fifteen_seconds(
@@ -152,7 +152,7 @@ def test_a_process_that_comes_back_while_it_is_given_up_keeps_its_name(
     child = child_holding(Job(id="lost", type="t"))
     backend.enqueue_job(Job(id="next", type="t"))
     clock.advance(16)
-    write = backend._write
+    write = backend._access.write
     steps: list[int] = []
 
     def count(*args: Any, **options: Any) -> Any:
@@ -163,7 +163,7 @@ def test_a_process_that_comes_back_while_it_is_given_up_keeps_its_name(
             assert child.tell("beat") == "True"
         return result
 
-    monkeypatch.setattr(backend, "_write", count)
+    monkeypatch.setattr(backend._access, "write", count)
     assert backend.maintain().lost == 1
     assert child.tell("claim next") == "1"
     assert backend.maintain().lost == 0
@@ -182,7 +182,9 @@ def test_a_visibility_shorter_than_the_liveness_counts(
     assert backend.maintain().lost == 1
     assert backend.get_job("short").status is JobStatus.UNKNOWN_RETRY
     assert backend.get_job("long").status is JobStatus.RUNNING
-    clock.advance(10)
+    clock.advance(5)
+    assert backend.maintain().lost == 0
+    clock.advance(5)
     assert backend.maintain().lost == 1
 
 
@@ -204,3 +206,113 @@ def test_a_late_report_of_a_lost_process_is_refused_once_another_has_the_job(
     assert job.attempt == 2
     with pytest.raises(penstock.errors.StaleAttemptError):
         backend.complete_job("job", attempt=1)
+
+
+# -- after a gap in upkeep -------------------------------------------------------------------------------------------
+
+
+def advance(clock: ManualClock, child: Child, seconds: int) -> None:
+    clock.advance(seconds)
+    child.tell(f"advance {seconds}")
+
+
+@pytest.mark.parametrize("gap", [20, 3600])
+def test_after_an_outage_a_living_process_has_one_liveness_period_to_beat(
+    backend: Backend, clock: ManualClock, child_holding: Any, gap: int
+) -> None:
+    """C28: nobody could beat while nothing could be written, so that silence says nothing."""
+    child = child_holding(
+        Job(id="plain", type="t"),
+        Job(id="last", type="t", retry=RetryPolicy(max_attempts=1)),
+        Job(id="short", type="t", timeouts=Timeouts(visibility=timedelta(seconds=5))),
+    )
+    backend.maintain()
+    advance(clock, child, gap)
+    assert backend.maintain().lost == 0
+    advance(clock, child, 4)
+    assert backend.maintain().lost == 0
+    assert child.tell("beat") == "True"
+    for _ in range(3):
+        advance(clock, child, 4)
+        assert child.tell("beat") == "True"
+        assert backend.maintain().lost == 0
+    assert {backend.get_job(name).status for name in ("plain", "last", "short")} == {JobStatus.RUNNING}
+
+
+def test_a_process_that_stays_silent_after_an_outage_loses_its_jobs_one_liveness_period_later(
+    backend: Backend, clock: ManualClock, child_holding: Any
+) -> None:
+    """C28, C63."""
+    child = child_holding(Job(id="job", type="t"))
+    backend.maintain()
+    clock.advance(600)
+    lost = []
+    for _ in range(4):
+        lost.append(backend.maintain().lost)
+        clock.advance(5)
+    assert lost == [0, 0, 0, 1]
+    assert child.tell("beat") == "False"
+
+
+def test_every_process_waits_after_an_outage_whichever_noticed_it(
+    store: tuple[str, dict[str, Any]], backend: Backend, clock: ManualClock, child_holding: Any
+) -> None:
+    child_holding(Job(id="job", type="t"))
+    backend.maintain()
+    clock.advance(20)
+    assert backend.maintain().lost == 0
+    clock.advance(1)
+    url, options = store
+    with penstock.open_backend(url, clock=clock, **options) as another:
+        assert another.maintain().lost == 0
+        for _ in range(2):
+            clock.advance(7)
+            lost = another.maintain().lost
+        assert lost == 1
+
+
+def test_the_jobs_of_a_process_that_is_gone_are_lost_at_once_after_an_outage_too(
+    backend: Backend, clock: ManualClock, child_holding: Any
+) -> None:
+    """C63: that it is gone is certain, whatever could be written meanwhile."""
+    child = child_holding(Job(id="job", type="t"))
+    backend.maintain()
+    child.kill()
+    clock.advance(600)
+    assert backend.maintain().lost == 1
+
+
+def test_a_store_that_is_maintained_rarely_is_not_taken_for_one_that_was_away(
+    backend: Backend, clock: ManualClock, child_holding: Any
+) -> None:
+    child_holding(Job(id="job", type="t"))
+    lost = []
+    for _ in range(3):
+        lost.append(backend.maintain().lost)
+        clock.advance(60)
+    assert lost == [0, 0, 1]
+
+
+def test_a_lease_by_hand_ends_when_it_ends(backend: Backend, clock: ManualClock) -> None:
+    """C28: its holder knows when, and was told if a heartbeat failed; its late report still counts (Q40)."""
+    backend.enqueue_job(Job(id="job", type="t", timeouts=Timeouts(visibility=timedelta(seconds=30))))
+    backend.dequeue_jobs("by hand")
+    backend.maintain()
+    clock.advance(31)
+    assert backend.maintain().lost == 1
+    assert backend.complete_job("job", attempt=1) == {}
+
+
+def test_a_clock_that_was_set_back_does_not_put_off_reclaiming(
+    backend: Backend, clock: ManualClock, child_holding: Any
+) -> None:
+    child_holding(Job(id="job", type="t"))
+    backend.maintain()
+    clock.advance(3600)
+    assert backend.maintain().lost == 0  # silence counts again 15 s after this moment
+    clock.advance(-3599)
+    lost = []
+    for _ in range(5):
+        lost.append(backend.maintain().lost)
+        clock.advance(5)
+    assert sum(lost) == 1

@@ -133,7 +133,7 @@ def queue(shared_store: SharedStore) -> Iterator[Queue]:
 @pytest.fixture
 def deliver(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., CallbackDelivery]]:
     """Start deliverers that look often, and are closed at the end of the test."""
-    monkeypatch.setattr(delivery_module, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(delivery_module, "_POLL_SECONDS", 0.02)
     started: list[CallbackDelivery] = []
 
     def start(on: Queue = queue, **options: Any) -> CallbackDelivery:
@@ -152,13 +152,3 @@ def end(queue: Queue, url: str, *, result: bytes | None = b'{"size": 7}', **fiel
     (claimed,) = queue.backend.dequeue_jobs("worker", job_ids=[job.id])
     queue.complete_job(job.id, result, attempt=claimed.attempt)
     return queue.get_job(job.id)
-
-
-def until(condition: Callable[[], Any], what: str = "it did not happen") -> Any:
-    """Return the first true value of `condition`, looking every few milliseconds."""
-    pause = threading.Event()
-    for _ in range(int(DEADLINE / 0.005)):
-        if found := condition():
-            return found
-        pause.wait(0.005)
-    raise AssertionError(what)

@@ -22,7 +22,7 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 def told(status, **fields):
     backend = ModelBackend(ManualClock(datetime(2030, 1, 1, tzinfo=UTC)))
     drive(backend, status, callback_url="https://example.com/", **fields)
-    (end,), _ = backend.read_ends(0)
+    (end,), _ = backend.outbox.read_ends(0)
     return msgspec.json.decode(event_of(end, STORE))
 
 
@@ -73,7 +73,7 @@ def test_the_result_goes_along_as_far_as_it_can(result, expected):
     backend = ModelBackend(ManualClock())
     drive(backend, JobStatus.RUNNING, callback_url="https://example.com/")
     backend.complete_job("job", result)
-    (end,), _ = backend.read_ends(0)
+    (end,), _ = backend.outbox.read_ends(0)
     data = msgspec.json.decode(event_of(end, STORE))["data"]
     assert {name: data[name] for name in data if name.startswith("result")} == expected
 

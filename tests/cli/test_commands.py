@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import os
+import socket
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -9,7 +11,8 @@ import pytest
 
 import penstock as library
 from penstock import FailureCategory, Job, JobStatus, RetryPolicy
-from penstock.overview import Intake
+from penstock.backends.contract.overview import Intake
+from penstock.testing import ManualClock
 
 HOSTILE = "\x1b[31mred\u202e[bold]\r\n12:00 all is well\x9b"
 
@@ -145,14 +148,14 @@ def test_if_one_line_is_wrong_none_is_stored(on_sqlite, stdin, words):
         (["t", "--file", "nowhere.json"], "nowhere.json cannot be read"),
         (["t", "--file", "."], "cannot be read"),
         (["t", "{}", "--jsonl"], "payloads come from stdin"),
-        (["t", "--delay", "soon"], "delay must be a number with"),
+        (["t", "--delay", "soon"], "delay must be a duration"),
         (["t", "--delay", "1" * 12 + "w"], "delay must be"),
         (["t", "--run-at", "2030-01-01"], "run_at must be an ISO 8601 time with its zone"),
         (["t", "--run-at", "2030-01-01T00:00:00Z", "--delay", "5"], "not both"),
         (["t", "--priority", "9"], "priority must be 0 to 4"),
         (["t", "--max-attempts", "0"], "max_attempts must be"),
         (["t", "--timeout", "0"], "execution must be"),
-        (["t", "--wait", "--wait=soon"], "wait must be a number"),
+        (["t", "--wait", "--wait=soon"], "wait must be a duration"),
         (["t", "--after", "nobody"], "nobody"),
         (["t" * 100_000], "type"),
     ],
@@ -222,6 +225,55 @@ def test_list_shows_jobs_by_status_type_and_tags_page_by_page(run, queue):
     assert run("list", "--type", "nobody").out.splitlines() == [done.out.splitlines()[0]]
 
 
+def test_machine_readable_lists_are_never_cut_in_silence(run, queue):
+    dead = [f"{n:03}" for n in range(58)]
+    queue.enqueue_jobs([Job(id=each, type="t", retry=RetryPolicy(max_attempts=1)) for each in dead])
+    queue.backend.dequeue_jobs("w", limit=100)
+    queue.fail_jobs(dict.fromkeys(dead, "boom"))
+    listed = run("list", "--status", "dead", "--json")
+    assert (len(lines(listed.out)), listed.err) == (58, "")
+    assert len(run("list", "--status", "dead").out.splitlines()) == 59
+    redriven = run("redrive", "-", stdin="".join(f"{job['id']}\n" for job in lines(listed.out)))
+    assert len(redriven.out.split()) == 58
+    cut = run("list", "--status", "dead", "--json", "--limit", "50")
+    assert len(lines(cut.out)) == 50
+    assert "only 50 jobs are shown" in cut.err
+    assert run("list", "--status", "dead", "--json", "--limit", "58").err == ""
+    rest = run("list", "--status", "dead", "--json", "--after", lines(cut.out)[-1]["id"])
+    assert {job["id"] for job in lines(cut.out) + lines(rest.out)} == set(dead)
+
+
+def test_list_shows_jobs_by_time_error_key_and_groups_of_statuses(run, queue):
+    queue.enqueue_jobs([Job(id="a", type="t", key="k"), Job(id="b", type="u")])
+    ended(queue, "c", "OSError: Disk full")
+
+    def listed(*options):
+        done = run("list", "--json", "--oldest", *options)
+        assert done.code == 0, done.err
+        return [job["id"] for job in lines(done.out)]
+
+    assert listed("--status", "pending") == ["a", "b"]
+    assert listed("--status", "pending,failed", "--type", "u", "--types", "t") == ["a", "b", "c"]
+    assert listed("--types", "u") == ["b"]
+    assert listed("--type=u") == ["b"]
+    assert listed("--error", "disk FULL") == ["c"]
+    assert listed("--key", "k") == ["a"]
+    assert listed("--since", "1h", "--until", "2999-01-01T00:00:00+02:00") == ["a", "b", "c"]
+    assert listed("--since", "2999-01-01") == []
+    assert listed("--until", "1h") == []
+    assert listed("--all") == ["a", "b", "c"]
+    for options, words in (
+        (["--status", "nonsense"], "status must be one of pending, running"),
+        (["--since", "yesterday"], "since must be an ISO 8601 time"),
+        (["--all", "--limit", "5"], "exclude each other"),
+        (["--error", ""], "error must be"),
+    ):
+        refused = run("list", *options)
+        assert (refused.code, refused.out) == (2, ""), options
+        assert words in refused.err
+        assert len(refused.err.splitlines()) == 1
+
+
 def test_list_goes_over_many_pages(run, queue):
     queue.enqueue_jobs([Job(id=f"{n:05}", type="a") for n in range(2_100)])
     assert len(run("list", "--limit", "5000").out.splitlines()) == 2_101
@@ -263,9 +315,21 @@ def test_long_and_binary_contents_are_cut_unless_all_is_wanted(run, queue):
     queue.enqueue_job(Job(id="bytes", type="t", payload=b"\xff\x00" * 50))
     assert "3000 more characters" in run("show", "j").out
     assert "x" * 5_000 in run("show", "j", "--full").out
-    assert "100 bytes that are no text" in run("show", "bytes").out
+    assert "100 bytes that are not text" in run("show", "bytes").out
     (told,) = lines(run("show", "bytes", "--json").out)
     assert told["payload_encoding"] == "base64"
+
+
+def test_a_long_history_is_cut_only_where_that_is_said(on_sqlite):
+    run, queue = on_sqlite
+    queue.enqueue_job(Job(id="j", type="t"))
+    for _ in range(510):
+        queue.backend.dequeue_jobs("w", job_ids=["j"])
+        queue.release_jobs({"j": "the worker was stopped"})
+    assert "(21 earlier steps are archived or not shown)" in run("show", "j").out
+    assert "earlier steps" not in run("show", "j", "--full").out
+    (told,) = lines(run("show", "j", "--json").out)
+    assert [row["n"] for row in told["history"]] == list(range(1, 1_022))
 
 
 def test_what_jobs_hold_cannot_take_over_a_terminal(run, queue):
@@ -302,7 +366,8 @@ def test_stats_count_all_jobs_and_those_with_tags(run, queue, penstock):
     queue.enqueue_jobs([Job(id=f"a{n}", type="a", tags=("x", "y") if n else ("x",)) for n in range(3)])
     ended(queue, "b")
     table = [line.split("\t") for line in run("stats", "x", "x,y").out.splitlines()[:4]]
-    assert table[0] == ["TAGS", "TOTAL", "PENDING", "RUNNING", "FAILED", "COMPLETED", "STOPPED", "RETRIES"]
+    kinds = ["PENDING", "RUNNING", "RETRYING", "HANDED BACK", "COMPLETED", "FAILED", "DEAD", "CANCELLED"]
+    assert table[0] == ["TAGS", "TOTAL", *kinds]
     assert [row[:3] for row in table[1:]] == [["(all)", "4", "3"], ["x", "3", "3"], ["x, y", "2", "2"]]
     assert run("stats", "--tags", "x,y").out.splitlines()[2].startswith("x, y\t2\t2\t")
     whole, tagged = lines(run("stats", "y", "--json").out)
@@ -319,18 +384,87 @@ def test_stats_count_all_jobs_and_those_with_tags(run, queue, penstock):
     assert (tagged["tags"], tagged["total_jobs"]) == (["y"], 2)
 
 
-def test_stats_name_the_types_that_no_living_worker_takes(run, queue):
+def test_stats_name_the_types_that_no_living_worker_claims(run, queue):
     queue.enqueue_jobs([Job(id="1", type="a", key="k"), Job(id="2", type="orphan")])
     queue.backend.dequeue_jobs("w", job_ids=["1"])
     queue.enqueue_job(Job(id="3", type="a"))
-    owner = queue.backend.open_owner()
-    queue.backend.beat_owner(owner, intakes=[Intake(types=("a",), slots=1)])
+    owner = queue.backend.owners.open()
+    queue.backend.owners.beat(owner, intakes=[Intake(types=("a",), slots=1)])
     done = run("stats")
-    assert done.out.splitlines()[-1] == "no living worker takes: orphan"
+    assert done.out.splitlines()[-1] == "no living worker claims: orphan"
     (told,) = lines(run("stats", "--json").out)
     assert told["unhandled_types"] == ["orphan"]
     assert told["workers"] == 1
-    queue.backend.close_owner(owner)
+    queue.backend.owners.close(owner)
+
+
+def test_stats_tell_every_kind_of_end_apart(run, queue):
+    """1 failed, 5 dead, 2 cancelled, 1 retried, 2 handed back: the same in stats, top, list and the API."""
+    once = RetryPolicy(max_attempts=1)
+    names = {
+        "failed": ["f"],
+        "dead": [f"d{n}" for n in range(5)],
+        "cancelled": ["c0", "c1"],
+        "retrying": ["r"],
+        "handed_back": ["h0", "h1"],
+        "completed": ["ok"],
+    }
+    every = [each for ids in names.values() for each in ids]
+    queue.enqueue_jobs(
+        [Job(id=each, type="t", tags=("x",), retry=once if each[0] == "d" else None) for each in every]
+    )
+    queue.backend.dequeue_jobs("w", job_ids=[each for each in every if each[0] != "c"], limit=100)
+    queue.fail_job("f", "broken", category=FailureCategory.PERMANENT)
+    queue.fail_jobs(dict.fromkeys([*names["dead"], "r"], "boom"))
+    queue.cancel_jobs(job_ids=names["cancelled"])
+    queue.release_jobs(dict.fromkeys(names["handed_back"], "the worker was stopped"))
+    queue.complete_job("ok")
+    wanted = {name: len(ids) for name, ids in names.items()}
+    whole, tagged = lines(run("stats", "x", "--json").out)
+    (seen,) = lines(run("top", "--once", "--json").out)
+    heading, row = (line.split("\t") for line in run("stats").out.splitlines()[:2])
+    shown = dict(zip(heading, row, strict=True))
+    for name, number in wanted.items():
+        assert whole[name] == tagged[name] == seen[name] == seen["types"][0][name] == number, name
+        assert shown[name.replace("_", " ").upper()] == str(number)
+        assert len(lines(run("list", "--status", name, "--json").out)) == number
+    assert (whole["failed_jobs"], whole["stopped_jobs"]) == (3, 8)  # as get_job_stats counts
+    assert "RETRIES" not in heading  # hand-backs and last failures are none
+    assert "retries" not in whole
+    assert whole["total_retries"] == queue.get_job_stats().total_retries == 9
+    assert "handed back" not in str([each["error_message"] for each in seen["failures"]])
+    assert {each["job_id"] for each in seen["failures"]} == {"f", "r", *names["dead"]}
+
+
+def test_what_was_not_counted_to_its_end_says_so(run, queue):
+    queue.enqueue_jobs([Job(id=str(n), type="many") for n in range(10_001)])
+    assert "10,000+" in run("stats").out
+    assert "10,000+ ready" in run("top", "--once").out
+    (told,) = lines(run("stats", "--json").out)
+    (view,) = told["types"]
+    assert (view["ready"], view["ready_at_least"], view["ready_text"]) == (10_000, True, "10,000+")
+    assert view["pending"] == 10_001
+    (seen,) = lines(run("top", "--once", "--json").out)
+    assert (seen["ready"], seen["ready_at_least"]) == (10_000, True)
+
+
+def test_a_running_job_is_shown_with_its_worker_and_time(run, queue):
+    queue.enqueue_jobs([Job(id="j", type="t"), Job(id="by-hand", type="other")])
+    with queue.stream_jobs("worker-7", types=["t"]) as stream:
+        assert [job.id for job in next(stream)] == ["j"]
+        shown = run("show", "j").out
+        (told,) = lines(run("show", "j", "--json").out)
+    facts = dict(line.split("  ", 1) for line in shown.splitlines() if "  " in line)
+    assert facts["pid"].strip() == str(os.getpid())
+    assert facts["host"].strip() == socket.gethostname()
+    assert facts["worker"].strip() == "worker-7"
+    assert "running for" in shown
+    assert (told["worker_pid"], told["worker_alive"]) == (os.getpid(), True)
+    assert told["running_seconds"] >= 0
+    queue.backend.dequeue_jobs("me", job_ids=["by-hand"])
+    (told,) = lines(run("show", "by-hand", "--json").out)
+    assert told["worker_pid"] is None
+    assert told["running_seconds"] is not None
 
 
 # -- cancel, redrive, delete, block ----------------------------------------------------------------------------------
@@ -340,12 +474,13 @@ def test_cancel_by_ids_and_by_tags(run, queue):
     queue.enqueue_jobs([Job(id=str(n), type="t", tags=("even",) if n % 2 == 0 else ()) for n in range(5)])
     ended(queue, "old")
     assert run("cancel", "1") == (0, "1 cancelled\n", "")
-    (told,) = lines(run("cancel", "--tags", "even", "--json").out)
+    (told,) = lines(run("cancel", "--tags", "even", "--yes", "--json").out)
     assert sorted(told["cancelled"]) == ["0", "2", "4"]
     missed = run("cancel", "3", "old", "nobody", "--json")
     assert missed.code == 1
     assert lines(missed.out) == [{"cancelled": ["3"], "unknown": ["old", "nobody"]}]
-    assert "penstock: not there, or ended already: old, nobody" in missed.err
+    assert "penstock: not found: nobody" in missed.err
+    assert "penstock: has ended already: old" in missed.err
     assert queue.get_job("old").status is JobStatus.COMPLETED
 
 
@@ -367,7 +502,7 @@ def test_redrive_submits_dead_jobs_again(run, queue):
     ended(queue, "fine")
     (copy,) = run("redrive", "a").out.split()
     assert queue.get_job(copy).redrive_of == "a"
-    (told,) = lines(run("redrive", "--tags", "x", "--json").out)
+    (told,) = lines(run("redrive", "--tags", "x", "--yes", "--json").out)
     assert {queue.get_job(each).redrive_of for each in told["ids"]} == {"a", "b"}
     assert run("redrive", "nobody").code == 1
     refused = run("redrive", "b", "fine")
@@ -381,11 +516,145 @@ def test_delete_removes_what_has_ended_or_nothing(run, queue):
     queue.enqueue_job(Job(id="waits", type="t"))
     refused = run("delete", "a", "waits")
     assert (refused.code, refused.out) == (1, "")
+    assert "'waits'" in refused.err
     assert queue.get_job("a")
     missed = run("delete", "c", "nobody")
-    assert (missed.code, missed.out) == (1, "1 deleted\n")
-    assert lines(run("delete", "--tags", "x", "--json").out) == [{"deleted": 2, "unknown": []}]
+    assert (missed.code, missed.out, missed.err) == (1, "1 deleted\n", "penstock: not found: nobody\n")
+    assert lines(run("delete", "--tags", "x", "--yes", "--json").out) == [
+        {"deleted": 2, "unknown": [], "matched": 2, "skipped": 0}
+    ]
     assert run("show", "a").code == 1
+
+
+def test_all_that_match_are_counted_and_then_worked_on(run, queue):
+    queue.enqueue_jobs([Job(id=f"a{n}", type="a", tags=("x",)) for n in range(3)])
+    for n in range(4):
+        ended(queue, f"f{n}", "disk full" if n % 2 else "timeout")
+    assert run("redrive", "--error", "disk full", "--dry-run").out == "2 jobs would be redriven\n"
+    assert lines(run("redrive", "--all", "--dry-run", "--json").out) == [{"matched": 4, "dry_run": True}]
+    refused = run("redrive", "--error", "disk full")
+    assert (refused.code, refused.out) == (2, "")
+    assert "2 jobs would be redriven, and there is no terminal to ask at" in refused.err
+    assert "--yes" in refused.err
+    assert queue.get_job_stats().total_jobs == 7
+    made = run("redrive", "--error", "DISK", "--yes")
+    assert len(made.out.split()) == 2
+    assert "2 redriven" in made.err
+    assert {queue.get_job(each).redrive_of for each in made.out.split()} == {"f1", "f3"}
+    assert run("delete", "--status", "failed", "--yes").out == "4 deleted\n"
+    (told,) = lines(
+        run("cancel", "--type", "a", "--status", "pending", "--since", "1h", "--yes", "--json").out
+    )
+    assert (sorted(told["cancelled"]), told["matched"], told["skipped"]) == (["a0", "a1", "a2"], 3, 0)
+    assert run("cancel", "--all", "--yes").out == "2 cancelled\n"
+    assert run("cancel", "--all").out == "0 cancelled\n"
+    assert run("delete", "--all", "--yes").out == "5 deleted\n"
+    assert queue.get_job_stats().total_jobs == 0
+
+
+def test_scripts_name_jobs_by_tags_alone_without_yes(run, queue):
+    queue.enqueue_jobs([Job(id=f"a{n}", type="a", tags=("x",)) for n in range(3)])
+    assert run("cancel", "--tags", "x", "--type", "a").code == 2
+    assert run("cancel", "--tags", "x").out == "3 cancelled\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["cancel", "--status", "completed"], "cancel is not possible for completed jobs"),
+        (["redrive", "--status", "pending"], "redrive is not possible for pending jobs"),
+        (["delete", "--status", "running"], "delete is not possible for running jobs"),
+        (["cancel", "a", "--type", "t"], "not both"),
+        (["cancel", "-"], "no ids on stdin"),
+        (["delete", "--status", "gone"], "status must be one of"),
+    ],
+)
+def test_what_cannot_be_worked_on_is_refused_in_one_line(on_sqlite, arguments, words):
+    run, _ = on_sqlite
+    done = run(*arguments, "--yes")
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+    assert len(done.err.splitlines()) == 1
+
+
+def test_the_beginning_of_an_id_is_enough_if_no_other_begins_so(run, queue):
+    queue.enqueue_jobs([Job(id=each, type="t") for each in ("abc-1", "abc-2", "abd", "ab", "z")])
+    assert "abc-1" in run("show", "abc-1").out
+    assert run("show", "abd").code == 0
+    assert "id        ab\n" in run("show", "ab").out.replace("id       ", "id       ")
+    ambiguous = run("show", "abc")
+    assert (ambiguous.code, ambiguous.out) == (2, "")
+    assert "'abc' is the beginning of several ids: 'abc-1', 'abc-2'" in ambiguous.err
+    missing = run("show", "nobody")
+    assert missing.code == 1
+    assert "job 'nobody' was not found" in missing.err
+    assert run("cancel", "abc-1", "z").out == "2 cancelled\n"
+    assert run("cancel", "abc").code == 2
+    ended(queue, "ended-1", "boom")
+    assert len(run("redrive", "ende").out.split()) == 1
+    assert run("delete", "ende").out == "1 deleted\n"
+    assert lines(run("journal", "--job", "abd", "--json").out)[0]["job_id"] == "abd"
+    assert "abd" in run("list", "--after", "z", "--json").out
+    child = run("submit", "t", "--after", "abd").out.strip()
+    assert queue.get_job(child).after == ("abd",)
+    # Whole ids only, where a program names them.
+    assert run("cancel", "-", stdin="abc-\n").code == 1
+
+
+def test_schedules_are_listed_with_their_last_and_next_tick(run, queue, penstock, monkeypatch):
+    monkeypatch.syspath_prepend(penstock.folder)
+    penstock.write(
+        "ticking.py",
+        "import penstock\n"
+        "app = penstock.App()\n"
+        "@app.every(3600)\n"
+        "def hourly() -> None: ...\n"
+        "@app.cron('0 3 * * *', tz='Europe/Berlin', name='nightly')\n"
+        "def report() -> None: ...\n",
+    )
+    assert run("schedules").out == "no schedules\n"
+    tick = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    queue.backend.outbox.tick_schedule("hourly", tick, [], after=None)
+    queue.backend.outbox.tick_schedule("gone", tick, [], after=None)
+    stored = {row["name"]: row for row in lines(run("schedules", "--json").out)}
+    assert set(stored) == {"hourly", "gone"}
+    assert stored["hourly"]["next_tick"] is None
+    found = {row["name"]: row for row in lines(run("schedules", "ticking:app", "--json").out)}
+    assert {name: row["state"] for name, row in found.items()} == {
+        "hourly": "active",
+        "nightly": "new",
+        "gone": "stored",
+    }
+    assert found["hourly"]["last_tick"] == tick.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    assert found["hourly"]["next_tick"].startswith((tick + timedelta(hours=1)).isoformat()[:16])
+    assert found["nightly"]["rule"] == "0 3 * * * (Europe/Berlin)"
+    assert found["nightly"]["seconds_until_next"] > 0
+    shown = run("schedules", "ticking:app").out
+    assert "every 1 h" in shown
+    assert "hourly" in shown
+
+
+def test_where_a_schedule_was_begun_is_no_tick(run, queue, penstock, monkeypatch):
+    monkeypatch.syspath_prepend(penstock.folder)
+    penstock.write(
+        "begun.py", "import penstock\napp = penstock.App()\n@app.every(3600)\ndef hourly() -> None: ...\n"
+    )
+    begun = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+    queue.backend.outbox.tick_schedule("hourly", begun, [], after=None)
+    (found,) = lines(run("schedules", "begun:app", "--json").out)
+    assert (found["state"], found["last_tick"], found["up_to"][:19]) == (
+        "active",
+        None,
+        "2026-01-02T03:04:05",
+    )
+    assert found["next_tick"].startswith("2026-01-02T04:00")
+    heading, row = (line.split("\t") for line in run("schedules", "begun:app").out.splitlines())
+    assert dict(zip(heading, row, strict=True))["LAST"] in ("", "-")
+    heading, row = (line.split("\t") for line in run("schedules").out.splitlines())
+    assert dict(zip(heading, row, strict=True))["LAST"] == "up to 2026-01-02 03:04:05Z"
+    queue.backend.outbox.tick_schedule("hourly", datetime(2026, 1, 2, 4, tzinfo=UTC), [], after=begun)
+    (found,) = lines(run("schedules", "begun:app", "--json").out)
+    assert found["last_tick"] == found["up_to"]
 
 
 def test_block_refuses_new_jobs_until_unblock(run, queue):
@@ -427,6 +696,47 @@ def test_an_empty_journal_is_fine(run):
     assert run("journal", "--json") == (0, "", "")
 
 
+def test_journal_rows_may_be_chosen_by_what_they_hold(run, queue):
+    queue.enqueue_jobs([Job(id=str(n), type="t", tags=("x",), key="k" if n else None) for n in range(3)])
+    ended(queue, "j", "Disk FULL")
+
+    def seqs(*options):
+        done = run("journal", "--json", *options)
+        assert done.code == 0, done.err
+        return [row["seq"] for row in lines(done.out)]
+
+    assert seqs("--status", "failed") == [6]
+    assert seqs("--status", "pending", "--type", "t") == [1, 2, 3, 4]
+    assert seqs("--error", "disk full") == [6]
+    assert seqs("--tags", "x") == [1, 2, 3]
+    assert seqs("--key", "k") == [2, 3]
+    assert seqs("--since", "1h") == [1, 2, 3, 4, 5, 6]
+    assert seqs("--until", "1h") == []
+    assert seqs("--since", "2999-01-01") == []
+    assert seqs("--job", "j", "--status", "running") == [5]
+    assert seqs("--all") == [1, 2, 3, 4, 5, 6]
+    cut = run("journal", "--json", "--status", "pending", "--limit", "2")
+    assert [row["seq"] for row in lines(cut.out)] == [3, 4]
+    assert "only the latest 2 rows are shown" in cut.err
+    first = run("journal", "--json", "--after", "0", "--limit", "2")
+    assert "only the first 2 rows are shown" in first.err
+
+
+def test_a_long_journal_is_searched_by_time(on_sqlite):
+    """Every row is one second later than the one before; only rows near the time asked for are read."""
+    run, _ = on_sqlite
+    clock = ManualClock(datetime(2026, 1, 1, tzinfo=UTC))
+    with library.connect("sqlite:///jobs.db", clock=clock) as queue:
+        for n in range(40):
+            queue.enqueue_jobs([Job(id=f"{n}-{m}", type="t") for m in range(400)])
+            clock.advance(3_600)
+    found = lines(
+        run("journal", "--json", "--since", "2026-01-02T10:00:00Z", "--until", "2026-01-02T12:00:00Z").out
+    )
+    assert {row["recorded_at"][:13] for row in found} == {"2026-01-02T10", "2026-01-02T11"}
+    assert len(found) == 800
+
+
 def test_journal_goes_over_many_pages(run, queue):
     queue.enqueue_jobs([Job(id=f"{n:05}", type="a") for n in range(2_100)])
     assert len(run("journal", "--after", "0", "--limit", "5000", "--json").out.splitlines()) == 2_100
@@ -451,5 +761,7 @@ def test_bench_measures_beside_the_store_and_leaves_nothing(penstock, shared_sto
         import psycopg
 
         with psycopg.connect(shared_store.url) as connection:
-            left = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'penstock_bench%'")
+            left = connection.execute(
+                "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'penstock_scratch%'"
+            )
             assert left.fetchall() == []

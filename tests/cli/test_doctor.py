@@ -13,19 +13,20 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from tests.cli.test_migrate import place
+from tests.waiting import until
 
 import penstock as library
-from penstock.backends.base import CALLBACKS, Delivery
+from penstock import Job, RetryPolicy
+from penstock.backends import CALLBACKS, Delivery
+from penstock.backends.contract.overview import Intake
 from penstock.backends.postgres import health
 from penstock.backends.sqlite import health as file_health
-from penstock.cli import _store
-from penstock.overview import Intake
 
 DYING = """
 import json, os, sys, penstock
 url, options = json.loads(sys.argv[1])
 backend = penstock.open_backend(url, **options)
-backend.dequeue_jobs("w", owner=backend.open_owner())
+backend.dequeue_jobs("w", owner=backend.owners.open())
 print(os.getpid(), flush=True)
 os._exit(1)
 """
@@ -77,16 +78,16 @@ def test_a_store_that_cannot_be_reached_is_a_problem(penstock):
 
 
 def test_a_server_that_says_nothing_is_a_problem(penstock, monkeypatch):
-    monkeypatch.setattr(_store, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setenv("PENSTOCK_CONNECT_TIMEOUT", "0.2")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/none"
         done = penstock("doctor", "--url", url)
         assert done.code == 1
         assert "problem   store" in done.out
-        assert "did not answer within 0.2 s" in done.out
+        assert "no answer within 0.2 s" in done.out
         done = penstock("list", "--url", url)
         assert (done.code, done.out) == (1, "")
-        assert "the store did not answer within 0.2 s" in done.err
+        assert "no answer within 0.2 s" in done.err
 
 
 def test_a_damaged_file_is_a_problem(penstock, tmp_path):
@@ -100,19 +101,19 @@ def test_a_url_that_names_no_store_at_all_is_a_mistake(penstock):
     assert penstock("doctor", "--url", "mysql://x").code == 2
 
 
-def test_a_type_that_nobody_takes_is_named(penstock, shared_store):
+def test_a_type_that_no_worker_claims_is_named(penstock, shared_store):
     with shared_store.connect() as queue:
         queue.submit("lonely\x1b[2J")
         queue.submit("handled")
-        owner = queue.backend.open_owner()
-        queue.backend.beat_owner(owner, intakes=[Intake(types=("handled",), slots=2)])
+        owner = queue.backend.owners.open()
+        queue.backend.owners.beat(owner, intakes=[Intake(types=("handled",), slots=2)])
         found = examine(penstock, shared_store)
         assert found["types"]["level"] == "warning"
-        assert found["types"]["message"] == "nobody takes lonely\x1b[2J"
+        assert found["types"]["message"] == "no living worker claims lonely\x1b[2J"
         assert found["workers"]["message"].startswith("1 living, with 2 slots, 2 of them free")
         assert found["waiting"]["message"].startswith("2 jobs are ready, the oldest for ")
         shown = penstock("doctor", *place(shared_store)).out
-        assert r"nobody takes lonely\x1b[2J" in shown
+        assert r"no living worker claims lonely\x1b[2J" in shown
         assert "\x1b" not in shown
 
 
@@ -128,23 +129,58 @@ def test_dead_workers_and_what_they_hold_are_named(penstock, shared_store):
         )
         found = examine(penstock, shared_store)["workers"]
         assert found["level"] == "warning"
-        assert f":{child.stdout.strip()} (1 jobs, silent for" in found["message"]
+        assert f":{child.stdout.strip()} (1 job, silent for" in found["message"]
+
+
+def test_a_worker_whose_slots_all_wait_is_named(penstock, shared_store):
+    with shared_store.connect() as queue:
+        backend = queue.backend
+        owner = backend.owners.open()
+        queue.submit("work")
+        backend.dequeue_jobs("w", owner=owner)
+        backend.owners.beat(owner, intakes=[Intake(slots=1, waiting=0)])
+        assert "waiting workers" not in examine(penstock, shared_store)
+        backend.owners.beat(owner, intakes=[Intake(slots=1, waiting=1)])
+        found = examine(penstock, shared_store)["waiting workers"]
+        assert found["level"] == "warning"
+        assert f":{os.getpid()} (1 job) waits for another job" in found["message"]
+        assert "after=" in found["advice"]
+
+
+def test_dead_jobs_and_a_store_without_a_worker_are_named(penstock, shared_store):
+    with shared_store.connect() as queue:
+        queue.enqueue_jobs([Job(id=f"d{n}", type="t", retry=RetryPolicy(max_attempts=1)) for n in range(6)])
+        queue.backend.dequeue_jobs("w", limit=6)
+        queue.fail_jobs({f"d{n}": "boom" for n in range(6)})
+        found = examine(penstock, shared_store)
+        assert found["ended"]["level"] == "warning"
+        assert "6 dead" in found["ended"]["message"]
+        assert "penstock redrive" in found["ended"]["advice"]
+        assert found["workers"]["level"] == "warning"
+        queue.enqueue_job(Job(id="waits", type="t"))
+        found = examine(penstock, shared_store)
+        assert found["workers"]["level"] == "warning"
+        assert "no worker is alive, and 1 job waits" in found["workers"]["message"]
+        assert "penstock worker" in found["workers"]["advice"]
+        with queue.stream_jobs("w", types=["t"]):
+            until(lambda: bool(queue.overview().owners[0].intakes))
+            assert examine(penstock, shared_store)["workers"]["level"] == "ok"
 
 
 def test_callbacks_and_the_block_are_told(penstock, shared_store):
     with shared_store.connect() as queue:
         backend = queue.backend
-        backend.register_consumer(CALLBACKS)
-        backend.hold_consumer(CALLBACKS, "me", 60)
+        backend.journal.register_consumer(CALLBACKS)
+        backend.journal.hold_consumer(CALLBACKS, "me", 60)
 
         def delivery(seq, due_at):
             return Delivery(
                 seq=seq, event_id=f"e{seq}", url="https://x/", lane="x", body=b"{}", due_at=due_at
             )
 
-        backend.save_deliveries("me", [delivery(1, backend.now())])
+        backend.outbox.save_deliveries("me", [delivery(1, backend.now())])
         assert examine(penstock, shared_store)["callbacks"]["advice"] == "workers deliver them: start one"
-        backend.save_deliveries("me", [delivery(2, None)])
+        backend.outbox.save_deliveries("me", [delivery(2, None)])
         queue.block()
         found = examine(penstock, shared_store)
         assert found["callbacks"]["message"] == "1 to deliver, 1 given up"
@@ -212,7 +248,7 @@ def schema(postgres_url):
 
 def findings(store):
     with store.connect() as queue:
-        return {each.check: each for each in queue.backend.examine()}
+        return {each.check: each for each in queue.backend.reading.examine()}
 
 
 @pytest.mark.postgres

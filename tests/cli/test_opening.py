@@ -1,5 +1,8 @@
 """Commands that read make no store; a mistyped url is said to be one."""
 
+import re
+import socket
+
 import pytest
 
 import penstock as library
@@ -47,7 +50,7 @@ def test_a_command_that_finds_no_store_leaves_no_trace(penstock):
         ("nothing", 2, "url must begin with"),
         ("sqlite://jobs.db", 2, "a SQLite url is"),
         ("sqlite:///no/such/folder/jobs.db", 2, "there is no store at"),
-        ("postgresql://x/y?colour=red", 2, "not a PostgreSQL url"),
+        ("postgresql://x/y?colour=red", 2, "the PostgreSQL url is malformed"),
         ("sqlite:///notes.txt", 1, "not a Penstock store"),
         ("sqlite:///folder", 1, "is a folder"),
     ],
@@ -61,11 +64,90 @@ def test_a_wrong_url_is_one_line(penstock, url, code, words):
     assert len(done.err.splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_a_server_that_is_away_is_one_line_and_soon(penstock, monkeypatch):
-    monkeypatch.setattr("penstock.cli._store.CONNECT_SECONDS", 1.0)
-    done = penstock("archive", "--url", "postgresql://user:secret@127.0.0.1:1/jobs")
+@pytest.mark.parametrize("command", [("archive",), ("stats",), ("migrate", "up"), ("migrate", "list")])
+def test_a_server_that_is_away_is_one_line_and_soon(penstock, command):
+    done = penstock(
+        *command, "--url", "postgresql://user:secret@127.0.0.1:1/jobs", "--connect-timeout", "0.2"
+    )
     assert done.code == 1
     assert "PostgreSQL cannot be reached" in done.err
     assert "secret" not in done.err
     assert len(done.err.splitlines()) == 1
+
+
+WAYS = {
+    "an argument": (("--connect-timeout", "150ms"), {}, ""),
+    "a variable": ((), {"PENSTOCK_CONNECT_TIMEOUT": "0.15"}, ""),
+    "a variable of the command": ((), {"PENSTOCK_STATS_CONNECT_TIMEOUT": "0.15"}, ""),
+    "the file": ((), {}, "[stats]\nconnect-timeout = 0.15\n"),
+    "the file, for all commands": ((), {}, 'connect_timeout = "150ms"\n'),
+    "the url": ((), {}, None),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_time_for_connecting_may_be_said_in_every_way(penstock, monkeypatch, way):
+    """Section 3: and the error says how long it was."""
+    arguments, variables, file = WAYS[way]
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if file:
+        penstock.write("penstock.toml", file)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        query = "" if file is not None else "?connect_timeout=0.15"
+        url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/none{query}"
+        done = penstock("stats", "--url", url, *arguments)
+    assert done.code == 1
+    # What was left of it when the connection was tried: a busy machine has needed some of it before.
+    (seconds,) = re.findall(r"no answer within ([0-9.]+) s", done.err)
+    assert 0 < float(seconds) <= 0.15
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if "command" not in way or "all" in way])
+def test_a_worker_that_cannot_connect_is_refused_as_any_command(penstock, monkeypatch, way):
+    """Section 3: once it was connected it waits."""
+    arguments, variables, file = WAYS[way]
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    penstock.write("penstock.toml", (file or "").replace("[stats]", "[worker]"))
+    module = f"unreached_{way.replace(' ', '_').replace(',', '')}"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        query = "" if file is not None else "?connect_timeout=0.15"
+        url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/none{query}"
+        penstock.write(
+            f"{module}.py",
+            f"""import penstock\napp = penstock.App({url!r})\n@app.job(isolation="thread")\ndef work() -> None: ...\n""",
+        )
+        done = penstock("worker", f"{module}:app", *arguments)
+    assert done.code == 1
+    (seconds,) = re.findall(r"no answer within ([0-9.]+) s", done.err)
+    assert 0 < float(seconds) <= 0.15
+
+
+def test_a_long_time_for_connecting_is_not_cut_short(penstock, monkeypatch):
+    """Section 3: what opening may take beside it comes on top."""
+    monkeypatch.setattr("penstock.cli._store.OPEN_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/none"
+        done = penstock("stats", "--url", url, "--connect-timeout", "300ms")
+    assert "PostgreSQL cannot be reached" in done.err
+
+
+def test_a_server_that_is_silent_is_given_up_after_five_seconds(penstock, monkeypatch):
+    """Section 3: unless another time is given."""
+    seen = []
+    monkeypatch.setattr(
+        "penstock.cli._store.open_backend", lambda url, **options: seen.append(options) or 1 / 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        penstock("stats", "--url", "postgresql://db/none")
+    with pytest.raises(ZeroDivisionError):
+        penstock("stats", "--url", "sqlite:///jobs.db")
+    assert seen == [{"create": False, "connect_timeout": 5.0}, {"create": False}]
+
+
+@pytest.mark.parametrize("value", ["soon", "-1s", "", "0", "1e9"])
+def test_a_time_for_connecting_that_is_none_is_a_mistake(penstock, value):
+    done = penstock("stats", "--url", "postgresql://127.0.0.1:1/none", f"--connect-timeout={value}")
+    assert (done.code, done.out) == (2, "")
+    assert "connect_timeout must be" in done.err

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cli import _output as output
+from penstock.cli._fields import bytes_fields
+from penstock.cli._text import clean, span, utc_time
 from penstock.job import JobStatus
 
 HOSTILE = [
@@ -48,7 +50,7 @@ def terminal(**environment):
 
 @given(st.text())
 def test_cleaned_text_is_printable_and_one_line(text):
-    shown = output.clean(text)
+    shown = clean(text)
     assert shown.isprintable()
     assert shown == text or not text.isprintable()
 
@@ -72,7 +74,7 @@ def test_a_terminal_gets_it_escaped_as_well(text):
         output.emit_facts([("error", text)])
     shown = screen.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")
     assert all(line.isprintable() for line in shown.split("\n"))
-    assert shown.count(output.clean(text)) == 2
+    assert shown.count(clean(text)) == 2
 
 
 def test_a_terminal_shows_names_bold_and_what_they_name_plain():
@@ -142,9 +144,9 @@ def test_times_are_utc_and_durations_seconds(capsys):
 
 
 def test_bytes_are_text_or_base64_with_a_marker():
-    assert output.bytes_fields("payload", "é".encode()) == {"payload": "é", "payload_encoding": "utf-8"}
-    assert output.bytes_fields("payload", b"\xff") == {"payload": "/w==", "payload_encoding": "base64"}
-    assert output.bytes_fields("result", None) == {"result": None, "result_encoding": None}
+    assert bytes_fields("payload", "é".encode()) == {"payload": "é", "payload_encoding": "utf-8"}
+    assert bytes_fields("payload", b"\xff") == {"payload": "/w==", "payload_encoding": "base64"}
+    assert bytes_fields("result", None) == {"result": None, "result_encoding": None}
 
 
 @pytest.mark.parametrize(
@@ -161,8 +163,8 @@ def test_bytes_are_text_or_base64_with_a_marker():
     ],
 )
 def test_durations_are_in_the_unit_that_suits_them(seconds, text):
-    assert output.span(seconds) == text
+    assert span(seconds) == text
 
 
 def test_moments_for_people_say_that_they_are_utc():
-    assert output.local(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02 03:04:05Z"
+    assert utc_time(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02 03:04:05Z"

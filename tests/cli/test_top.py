@@ -4,25 +4,24 @@ import io
 import json
 import os
 import pty
-import select
 import signal
 import subprocess
 import sys
-import time
+from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
 from tests.cli.test_migrate import place
+from tests.waiting import PATIENCE, read_soon
 
 import penstock as library
 from penstock import FailureCategory, Job, JobStatus
-from penstock.cli._dashboard import frame
-from penstock.cli._glance import FAILURES, Looker, Rates
-from penstock.overview import Intake
+from penstock.backends.contract.overview import Intake, NamedIntake, Overview, TypeView
+from penstock.cli._dashboard import frame, lines_beside_rows, shares
+from penstock.cli._snapshot import MAX_FAILURES, Rates, Snapshot, Watcher, snapshot_fields
 from penstock.testing import ManualClock
 
 HOSTILE = "\x1b]0;owned\x07\x9b2J\u202e[bold]evil[/bold]"
-PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -34,14 +33,14 @@ def queue(shared_store):
 def fill(queue):
     queue.enqueue_jobs([Job(id=f"a{number}", type="resize") for number in range(3)])
     queue.enqueue_job(Job(id="later", type="mail", after=("a0",)))
-    owner = queue.backend.open_owner()
-    queue.backend.beat_owner(owner, intakes=[Intake(types=("resize",), tags=("gpu",), slots=4)])
+    owner = queue.backend.owners.open()
+    queue.backend.owners.beat(owner, intakes=[Intake(types=("resize",), tags=("gpu",), slots=4)])
     queue.backend.dequeue_jobs("w", job_ids=["a0"], owner=owner)
     queue.backend.dequeue_jobs("w", job_ids=["a1"], owner=owner)
     queue.fail_job("a1", "the disk is full\nsecond line", category=FailureCategory.PERMANENT)
 
 
-def test_one_look_tells_everything_as_json(penstock, shared_store, queue):
+def test_one_poll_prints_everything_as_json(penstock, shared_store, queue):
     fill(queue)
     done = penstock("top", "--once", "--json", *place(shared_store))
     assert done.code == 0, done.err
@@ -61,7 +60,7 @@ def test_one_look_tells_everything_as_json(penstock, shared_store, queue):
     assert seen["unhandled_types"] == []
 
 
-def test_one_look_for_people_without_a_terminal(penstock, shared_store, queue):
+def test_one_poll_prints_tables_without_a_terminal(penstock, shared_store, queue):
     fill(queue)
     done = penstock("top", "--once", *place(shared_store))
     assert done.code == 0, done.err
@@ -75,17 +74,20 @@ def test_one_look_for_people_without_a_terminal(penstock, shared_store, queue):
 @pytest.mark.parametrize(
     ("width", "columns"),
     [
-        (120, "TYPE READY OLDEST PENDING RUNNING COMPLETED FAILED IN/S DONE/S FAIL/S"),
-        (80, "TYPE READY OLDEST RUNNING COMPLETED FAILED IN/S DONE/S FAIL/S"),
-        (50, "TYPE READY RUNNING FAILED DONE/S"),
+        (
+            120,
+            "TYPE READY OLDEST PENDING RUNNING RETRYING COMPLETED FAILED DEAD CANCELLED IN/S DONE/S FAIL/S",
+        ),
+        (80, "TYPE READY OLDEST RUNNING COMPLETED FAILED DEAD IN/S DONE/S"),
+        (50, "TYPE READY RUNNING FAILED DEAD DONE/S"),
     ],
 )
 def test_a_narrow_terminal_has_fewer_columns_and_no_number_is_cut(width, columns):
     with library.connect("memory:") as queue:
         queue.enqueue_jobs([Job.new("resize pictures of all kinds of animals" * 2) for _ in range(1_234)])
-        glance = Looker(queue.backend).look()
+        snapshot = Watcher(queue.backend).poll()
     screen = Console(file=io.StringIO(), width=width, color_system=None)
-    screen.print(frame(glance, "here", width=width, rows=20))
+    screen.print(frame(snapshot, "here", width=width, rows=20))
     shown = screen.file.getvalue().splitlines()
     (heading,) = [line for line in shown if line.startswith("TYPE")]
     assert heading.split() == columns.split()
@@ -93,6 +95,83 @@ def test_a_narrow_terminal_has_fewer_columns_and_no_number_is_cut(width, columns
     assert row.startswith("resize")
     assert "…" in row.partition("1,234")[0]
     assert "…" not in row.partition("1,234")[2]
+
+
+def test_jobs_that_were_handed_back_are_seen_on_eighty_columns():
+    with library.connect("memory:") as queue:
+        queue.enqueue_jobs([Job(id="a", type="resize")])
+        queue.backend.dequeue_jobs("w", limit=1)
+        queue.release_jobs({"a": "the worker was stopped"})
+        snapshot = Watcher(queue.backend).poll()
+    screen = Console(file=io.StringIO(), width=80, color_system=None)
+    screen.print(frame(snapshot, "here", width=80, rows=20))
+    (heading,) = [line for line in screen.file.getvalue().splitlines() if line.startswith("TYPE")]
+    assert "HANDED BACK" in heading
+    assert "FAIL/S" not in heading
+
+
+@pytest.mark.parametrize(("counts", "text"), [((6_000, 6_000), "12,000"), ((10_000, 6_000), "16,000+")])
+def test_a_total_is_a_lower_bound_only_if_counting_of_a_type_stopped(counts, text):
+    types = tuple(TypeView(type=f"t{number}", ready=count) for number, count in enumerate(counts))
+    seen = Overview(at=datetime.now(UTC), schema_version=1, is_blocked=False, types=types)
+    fields = snapshot_fields(Snapshot(seen, None, ()))
+    assert (fields["ready"], fields["ready_text"]) == (sum(counts), text)
+    assert fields["ready_at_least"] == text.endswith("+")
+    screen = Console(file=io.StringIO(), width=120, color_system=None)
+    screen.print(frame(Snapshot(seen, None, ()), "here", width=120, rows=20))
+    assert f"{text} ready ·" in screen.file.getvalue()
+
+
+def drawn(snapshot, height, width=120):
+    """Return the lines of a live frame that has a terminal for itself."""
+    screen = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    rows = max(5, height - lines_beside_rows(snapshot, width))
+    screen.print(frame(snapshot, "here", width=width, rows=rows, is_live=True))
+    return screen.file.getvalue().splitlines()
+
+
+def crowd(queue, workers=8, types=3, running=6, failures=10):
+    names = [f"worker-{number}" for number in range(workers)]
+    for name in names:
+        owner = queue.backend.owners.open()
+        queue.backend.owners.beat(owner, intakes=[NamedIntake(types=("t0",), slots=4, names=(name,))])
+    queue.enqueue_jobs([Job(id=f"w{n}", type=f"t{n % types}") for n in range(running + failures + types)])
+    for number, job in enumerate(queue.backend.dequeue_jobs("worker-1", limit=running + failures)):
+        if number < running:
+            queue.save_progress(job.id, 10 + number, f"step {number}")
+        else:
+            queue.fail_job(job.id, f"failure {number}", category=FailureCategory.PERMANENT)
+    return names
+
+
+def test_a_tall_terminal_shows_all_workers_and_running_jobs_with_their_progress():
+    with library.connect("memory:") as queue:
+        names = crowd(queue)
+        shown = drawn(Watcher(queue.backend).poll(), 45)
+    text = "\n".join(shown)
+    assert len(shown) <= 45
+    assert all(name in text for name in names)
+    assert all(f"{10 + number} %" in text and f"step {number}" in text for number in range(6))
+    assert text.count("failure ") == 10
+    assert "more" not in text
+
+
+@pytest.mark.parametrize("height", [12, 20, 24, 30, 45, 80])
+def test_a_frame_fills_the_terminal_and_is_never_taller(height):
+    with library.connect("memory:") as queue:
+        crowd(queue, workers=30, types=20, running=40, failures=40)
+        shown = drawn(Watcher(queue.backend).poll(), height)
+    assert len(shown) <= max(height, 22)  # below that, a few rows of each table are shown all the same
+    if height >= 24:
+        assert len(shown) >= height - 2
+    assert "more workers" in "\n".join(shown) or height == 80
+
+
+def test_rows_are_divided_by_what_is_needed():
+    assert shares([3, 8, 4, 8], 30) == [3, 8, 4, 8]
+    assert shares([100, 8, 4, 8], 30) == [10, 8, 4, 8]
+    assert shares([100, 100, 100, 100], 40) == [10, 10, 10, 10]
+    assert sum(shares([5, 50, 0, 100], 31)) == 31
 
 
 def test_an_empty_store_is_shown_too(penstock, shared_store, queue):
@@ -104,8 +183,8 @@ def test_an_empty_store_is_shown_too(penstock, shared_store, queue):
 def test_what_jobs_hold_cannot_reach_the_terminal(penstock, tmp_path):
     with library.connect(f"sqlite:///{tmp_path}/jobs.db") as queue:
         queue.enqueue_job(Job(id=HOSTILE, type=HOSTILE))
-        owner = queue.backend.open_owner()
-        queue.backend.beat_owner(owner, intakes=[Intake(types=(HOSTILE,), tags=(HOSTILE,), slots=1)])
+        owner = queue.backend.owners.open()
+        queue.backend.owners.beat(owner, intakes=[Intake(types=(HOSTILE,), tags=(HOSTILE,), slots=1)])
         queue.backend.dequeue_jobs(HOSTILE, owner=owner)
         queue.fail_job(HOSTILE, HOSTILE)
         for arguments in (["--once"], ["--once", "--json"]):
@@ -114,12 +193,12 @@ def test_what_jobs_hold_cannot_reach_the_terminal(penstock, tmp_path):
             assert "[bold]evil[/bold]" in out
 
 
-def test_rates_are_what_came_between_two_looks():
+def test_rates_are_counted_between_two_polls():
     clock = ManualClock()
     with library.connect("memory:", clock=clock) as queue:
-        looker = Looker(queue.backend)
+        watcher = Watcher(queue.backend)
         queue.enqueue_jobs([Job(id=str(number), type="t") for number in range(10)])
-        first = looker.look()
+        first = watcher.poll()
         assert first.rates is None
         assert first.total is None
         clock.advance(4)
@@ -128,22 +207,22 @@ def test_rates_are_what_came_between_two_looks():
         queue.complete_jobs({job.id: None for job in taken[:8]})
         queue.backend.fail_jobs({job.id: "boom" for job in taken[8:]})
         queue.delete_jobs(job_ids=[taken[0].id])
-        second = looker.look()
+        second = watcher.poll()
         assert second.rates == {"t": Rates(0.0, 2.0, 0.5), "u": Rates(0.5, 0.0, 0.0)}
         assert second.total == Rates(0.5, 2.0, 0.5)
         assert {row.job_id for row in second.failures} == {job.id for job in taken[8:]}
-        assert looker.look().rates == {}  # no time has passed: there is nothing to divide by
+        assert watcher.poll().rates == {}  # no time has passed: there is nothing to divide by
 
 
 def test_only_the_latest_failures_are_kept_newest_first():
     with library.connect("memory:") as queue:
-        looker = Looker(queue.backend)
+        watcher = Watcher(queue.backend)
         queue.enqueue_jobs([Job(id=str(number), type="t") for number in range(20)])
         for job in queue.backend.dequeue_jobs("w", limit=20):
             queue.fail_job(job.id, f"failure of {job.id}", category=FailureCategory.PERMANENT)
-        ids = [row.job_id for row in looker.look().failures]
-        assert ids == [str(number) for number in range(19, 19 - FAILURES, -1)]
-        assert [row.job_id for row in looker.look().failures] == ids
+        ids = [row.job_id for row in watcher.poll().failures]
+        assert ids == [str(number) for number in range(19, 19 - MAX_FAILURES, -1)]
+        assert [row.job_id for row in watcher.poll().failures] == ids
 
 
 def test_an_interval_that_makes_no_sense_is_a_mistake(penstock):
@@ -221,21 +300,15 @@ def _own_terminal():
 
 def _read_until(master, words):
     shown = b""
-    give_up_at = time.monotonic() + PATIENCE
     while words not in shown:
-        ready, _, _ = select.select([master], [], [], max(0.0, give_up_at - time.monotonic()))
-        assert ready, shown
-        shown += os.read(master, 65536)
+        part = read_soon(master)
+        assert part, shown
+        shown += part
     return shown
 
 
 def _read_rest(master):
     shown = b""
-    while True:
-        try:
-            data = os.read(master, 65536)
-        except OSError:  # the other end is closed
-            return shown
-        if not data:
-            return shown
-        shown += data
+    while part := read_soon(master):
+        shown += part
+    return shown

@@ -8,6 +8,7 @@ import pytest
 from tests.docs.blocks import ROOT, blocks_of, file_name
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_the_files_of_the_page_are_a_suite_that_passes(tmp_path):
     text = (ROOT / "docs" / "guides" / "testing-a-backend.md").read_text("utf-8")

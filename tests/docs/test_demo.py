@@ -121,6 +121,7 @@ def test_what_the_demo_tells_to_try_exists(demo):
         assert (ROOT / path).is_file()
 
 
+@pytest.mark.deep
 @pytest.mark.xdist_group("spark")
 def test_the_demo_runs_again_in_its_folder(demo):
     _, folder = demo
@@ -139,6 +140,7 @@ def test_the_demo_leaves_a_folder_alone_that_is_not_its_own(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.deep
 @pytest.mark.postgres
 def test_the_demo_brings_its_own_postgresql(tmp_path):
     """The pipeline on PostgreSQL has tests of its own; a second JVM here would only cost time."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.job import ELIGIBLE, FINAL, IN_FLIGHT, JobStatus
-from penstock.lifecycle import MOVES, Move, Verb
+from penstock.lifecycle import LATE_MOVES, MOVES, Move, Verb
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +42,7 @@ def test_check_fails_and_writes_nothing_when_something_is_stale(tool, tmp_path, 
 
 
 def test_the_picture_has_one_arrow_for_every_pair_of_statuses(tool):
-    arrows = {(move.source, move.target) for move in MOVES}
+    arrows = {(move.source, move.target) for move in (*MOVES, *LATE_MOVES)}
     assert tool.lines().keys() == arrows
     drawn = ET.fromstring(tool.picture())
     tips = [node for node in drawn.iter() if node.get("class") == "tip"]

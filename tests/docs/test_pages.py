@@ -9,7 +9,8 @@ import typer.main
 
 import penstock
 from penstock import errors
-from penstock.backends import _arguments, _options
+from penstock.backends import options
+from penstock.backends.engine import arguments
 from penstock.backends.postgres import backend as postgres_backend
 from penstock.backends.sqlite import backend as sqlite_backend
 from penstock.cli import app
@@ -56,8 +57,8 @@ def test_every_column_is_in_the_page_about_the_journal():
 def test_every_option_is_in_the_pages_about_stores():
     both = page("guides/stores.md")
     own = page("guides/postgres.md")
-    options = [*_options.StoreOptions.__struct_fields__, *sqlite_backend._OWN_OPTIONS]
-    assert [name for name in options if f"| `{name}` |" not in both] == []
+    names = [*options.StoreOptions.__struct_fields__, *sqlite_backend._OWN_OPTIONS]
+    assert [name for name in names if f"| `{name}` |" not in both] == []
     assert [name for name in postgres_backend._OWN_OPTIONS if f"| `{name}` |" not in both + own] == []
     named = re.findall(r"`(\w+)(?:=\w+)?`", inspect.getdoc(penstock.open_backend).split("**options:")[1])
     assert [name for name in named if f"| `{name}` |" not in both + own] == []
@@ -76,16 +77,16 @@ def test_every_option_of_a_worker_is_in_its_guide():
 def test_limits_are_those_of_the_code():
     text = page("concepts/job-life.md")
     for number in (
-        _arguments.MAX_ID,
-        _arguments.MAX_TYPE,
-        _arguments.MAX_TAGS,
-        _arguments.MAX_CALLBACK_URL,
-        _arguments.MAX_KEY_BYTES,
-        _arguments.MAX_DEPENDENCIES,
-        _arguments.MAX_DESCRIPTION,
-        _options.StoreOptions().max_depth,
-        _arguments.FIRST_YEAR,
-        _arguments.LAST_YEAR,
+        arguments.MAX_ID,
+        arguments.MAX_TYPE,
+        arguments.MAX_TAGS,
+        arguments.MAX_CALLBACK_URL,
+        arguments.MAX_KEY_BYTES,
+        arguments.MAX_DEPENDENCIES,
+        arguments.MAX_DESCRIPTION,
+        options.StoreOptions().max_depth,
+        arguments.FIRST_YEAR,
+        arguments.LAST_YEAR,
     ):
         assert re.search(rf"\b{number}\b", text), number
 

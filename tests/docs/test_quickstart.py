@@ -17,7 +17,7 @@ _COMMANDS = re.compile(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/quickstart.md"])
 def test_the_first_example_prints_what_it_says(page, tmp_path):
     text = (ROOT / page).read_text("utf-8")
     files = {match["name"]: match["code"] for match in _FILE.finditer(text)}
@@ -68,7 +68,8 @@ def test_what_is_to_be_pasted_at_a_prompt_can_be(tmp_path):
         check=True,
     )
     assert "ended dead_letter: the server is busy" in done.stdout
-    assert "Error" not in done.stderr
+    # The worker logs why the job ended; nothing else went wrong.
+    assert set(re.findall(r"^(?:>>> |\.\.\. )*(\w+Error)", done.stderr, re.MULTILINE)) <= {"TemporaryError"}
 
 
 def test_the_command_is_installed_with_the_package():

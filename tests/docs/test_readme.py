@@ -25,6 +25,69 @@ def test_it_says_in_three_sentences_what_this_is():
     assert all(line.endswith(".") for line in first)
 
 
+def test_it_is_in_the_order_in_which_people_read():
+    heads = re.findall(r"^## (.+)$", README, re.MULTILINE)
+    assert heads[:5] == [
+        "Ten lines",
+        "What it looks like",
+        "Two commands",
+        "What is promised",
+        "What is not there",
+    ]
+    begin = README.partition("\n## ")[0]
+    assert "It is for you if" in begin
+    assert "It is not for you if" in begin
+
+
+def test_it_says_how_to_install_and_that_there_is_no_release_yet():
+    part = README.partition("## Ten lines")[2].partition("\n## ")[0]
+    released = re.findall(
+        r"^## \[?\d[\d.]*\]? - \d{4}-", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert ("There is no release yet" in part) == (not released)
+    assert "pip install penstock" in part
+
+
+def test_every_way_to_install_works_before_there_is_a_release():
+    """The name alone is not this package; a checkout is."""
+    if re.search(r"^## \[?\d", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE):
+        pytest.skip("there is a release: the name is enough")
+    suffixes = {".md", ".py", ".ipynb", ".toml", ".sql"}
+    found = {
+        f"{path.relative_to(ROOT)}: {command}"
+        for folder in ("docs", "examples", "src", "README.md", "CONTRIBUTING.md")
+        for path in [ROOT / folder, *(ROOT / folder).rglob("*")]
+        if path.suffix in suffixes and "node_modules" not in path.parts
+        for command in re.findall(
+            r"pip install [^\n`]*(?<![./\w])penstock\b(?! @)[^\n`]*", path.read_text("utf-8")
+        )
+    }
+    assert found == {"README.md: pip install penstock"}  # "Once there is one"
+
+
+STORE_PAGES = ["index.md", "quickstart.md", "guides/apps.md", "guides/stores.md", "guides/testing.md"]
+
+
+@pytest.mark.parametrize("name", STORE_PAGES)
+def test_pages_that_say_which_store_is_used_name_the_file_with_settings(name):
+    text = (ROOT / "docs" / name).read_text("utf-8")
+    assert re.search(
+        r"PENSTOCK_URL\b.*?penstock\.toml.*?penstock\.db|penstock\.db.*?PENSTOCK_URL.*?penstock\.toml", text
+    )
+
+
+def test_the_pictures_are_small_and_say_what_they_show():
+    shown = dict(re.findall(r"!\[([^\]]{40,})\]\((docs/assets/[^)]+)\)", README))
+    names = {Path(name).name for name in shown.values()}
+    assert names == {"flow.svg", "demo.svg", "top.svg", "report.png"}
+    for name in names:
+        assert (ROOT / "docs" / "assets" / name).stat().st_size < 200_000, name
+    for name in ("demo.svg", "top.svg"):
+        drawn = (ROOT / "docs" / "assets" / name).read_text("utf-8")
+        ET.fromstring(drawn)
+        assert "url(http" not in drawn, "a picture asks another machine for a font"
+
+
 def test_the_comparison_is_that_of_the_documentation():
     whole = table_of((ROOT / "docs" / "comparison.md").read_text("utf-8"))
     short = table_of(README)
@@ -60,3 +123,17 @@ def test_every_make_target_that_is_named_exists():
     for page in [*PAGES, *(ROOT / "docs").rglob("*.md")]:
         named = re.findall(r"(?:^|`)make ([a-z][a-z-]+)", page.read_text("utf-8"), re.MULTILINE)
         assert [name for name in named if name not in targets] == [], page
+
+
+def test_contributing_draws_every_folder_and_names_files_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    source = ROOT / "src" / "penstock"
+    (drawing,) = re.findall(r"^```text\n(src/penstock/.*?)^```", text, re.MULTILINE | re.DOTALL)
+    drawn = set(re.findall(r"[a-z]\w+", drawing))
+    parts = {path.name.partition(".")[0] for path in source.iterdir() if not path.name.startswith("_")}
+    assert sorted(parts - drawn - {"py"}) == []
+    named = re.findall(r"`((?:src|tests|tools|docs|examples)?[\w/]+/[\w]*\.py)`", text)
+    assert len(named) > 15
+    assert [
+        name for name in named if not any((at / name).exists() for at in (ROOT, source, source / "backends"))
+    ] == []

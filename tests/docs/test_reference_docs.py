@@ -20,7 +20,7 @@ MODULES = [
     "penstock.callbacks",
     "penstock.documents",
     "penstock.events",
-    "penstock.periodic",
+    "penstock.app.schedules",
     "penstock.processes",
     "penstock.spark",
     "penstock.testing",

@@ -4,12 +4,14 @@ import io
 import os
 import subprocess
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
-from tools import install
+from tools import install, pins
 
 ROOT = Path(__file__).resolve().parents[2]
+APSW = pins.read_constraints()["apsw"].version
 
 
 class Terminal(io.StringIO):
@@ -25,7 +27,7 @@ PIP = [
 ]
 
 
-def test_only_large_downloads_are_told_where_nobody_watches():
+def test_only_large_downloads_are_shown_outside_a_terminal():
     out = io.StringIO()
     progress = install.Progress(out)
     for line in PIP:
@@ -45,21 +47,54 @@ def test_one_line_is_written_over_in_a_terminal():
     assert out.getvalue().endswith("\r\x1b[K")
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_failed_installation_shows_why(tmp_path):
     venv.create(tmp_path / "venv", with_pip=True)
     done = subprocess.run(
-        [
-            tmp_path / "venv" / "bin" / "python",
-            ROOT / "tools" / "install.py",
-            "--no-index",
-            "no-such-package",
-        ],
+        [tmp_path / "venv" / "bin" / "python", "-m", "tools.install", "--extra", "postgres"],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PIP_")},
+        env={**_without_pip_settings(), "PIP_NO_INDEX": "1"},
     )
     assert done.returncode == 1
-    assert "No matching distribution found for no-such-package" in done.stderr
+    assert "No matching distribution found for" in done.stderr
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+def test_a_file_whose_hash_is_not_pinned_is_not_installed(tmp_path):
+    venv.create(tmp_path / "venv", with_pip=True)
+    wheel = tmp_path / "wheels" / f"apsw-{APSW}-py3-none-any.whl"
+    wheel.parent.mkdir()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(
+            f"apsw-{APSW}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: apsw\nVersion: {APSW}\n"
+        )
+    program = "import sys; from tools import install, pins; sys.exit(install.install_pinned([pins.read_constraints()['apsw']], sys.stdout))"
+    done = subprocess.run(
+        [tmp_path / "venv" / "bin" / "python", "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**_without_pip_settings(), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheel.parent)},
+    )
+    assert done.returncode == 1
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in done.stderr
+    assert not list((tmp_path / "venv").rglob("apsw*"))
+
+
+@pytest.mark.parametrize(("option", "kind"), [("--extra", "extra"), ("--group", "dependency group")])
+def test_an_extra_or_group_that_does_not_exist_is_refused_by_name(option, kind, capsys):
+    with pytest.raises(SystemExit):
+        install.main([option, "no-such"])
+    assert f"pyproject.toml has no {kind} 'no-such'; it has" in capsys.readouterr().err
+
+
+def _without_pip_settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}

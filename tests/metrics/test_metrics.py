@@ -12,14 +12,14 @@ from datetime import timedelta
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.app.working import until
+from tests.waiting import until
 
 import penstock
 from penstock import FailureCategory, Job
-from penstock.backends.base import CALLBACKS, Delivery
+from penstock.backends import CALLBACKS, Delivery
+from penstock.backends.contract.overview import Intake
 from penstock.errors import InvalidArgumentError
 from penstock.metrics import PAGE, PenstockCollector
-from penstock.overview import Intake
 from penstock.testing import ManualClock, ModelBackend
 
 PATIENCE = 60.0
@@ -96,8 +96,8 @@ def test_workers_and_their_slots_are_told(queue):
     scrape = scraper(queue)
     assert scrape()("penstock_workers_up") == 0
     queue.enqueue_jobs([Job(id=str(number), type="mail") for number in range(2)])
-    owner = queue.backend.open_owner()
-    queue.backend.beat_owner(owner, intakes=[Intake(types=("mail",), slots=5)])
+    owner = queue.backend.owners.open()
+    queue.backend.owners.beat(owner, intakes=[Intake(types=("mail",), slots=5)])
     queue.backend.dequeue_jobs("w", limit=2, owner=owner)
     seen = scrape()
     assert (seen("penstock_workers_up"), seen("penstock_workers_dead")) == (1, 0)
@@ -107,10 +107,10 @@ def test_workers_and_their_slots_are_told(queue):
 
 def test_the_block_callbacks_and_versions_are_told(queue):
     queue.block()
-    queue.backend.register_consumer(CALLBACKS)
-    queue.backend.hold_consumer(CALLBACKS, "me", 60)
+    queue.backend.journal.register_consumer(CALLBACKS)
+    queue.backend.journal.hold_consumer(CALLBACKS, "me", 60)
     given_up = Delivery(seq=1, event_id="e", url="https://x/", lane="x", body=b"{}", due_at=None)
-    queue.backend.save_deliveries("me", [given_up])
+    queue.backend.outbox.save_deliveries("me", [given_up])
     seen = scraper(queue)()
     assert (seen("penstock_blocked"), seen("penstock_callbacks_given_up")) == (1, 1)
     assert seen("penstock_callbacks_undelivered") == 0
@@ -165,7 +165,7 @@ def test_a_scrape_goes_through_all_that_has_come_page_by_page():
         scrape()
         queue.enqueue_jobs([Job(id=str(number), type="t") for number in range(900)])
         queue.complete_jobs({job.id: None for job in queue.backend.dequeue_jobs("w", limit=900)})
-        assert queue.backend.journal_span()[1] > 2 * PAGE
+        assert queue.backend.journal.span()[1] > 2 * PAGE
         assert scrape()("penstock_job_run_seconds_count", type="t", state="completed") == 900
 
 
@@ -196,12 +196,13 @@ def test_hostile_types_stay_inside_their_label(queue):
     assert seen("penstock_queue_depth", type=hostile) == 1
 
 
-def test_a_store_that_is_away_is_told_and_not_an_error(queue):
-    class Away(ModelBackend):
-        def overview(self):
-            raise penstock.BackendError("away", retryable=True)
+def test_a_store_that_is_away_is_told_and_not_an_error(monkeypatch):
+    def away():
+        raise penstock.BackendError("away", retryable=True)
 
-    with penstock.Queue(Away()) as lost:
+    backend = ModelBackend()
+    monkeypatch.setattr(backend.reading, "overview", away)
+    with penstock.Queue(backend) as lost:
         seen = scraper(lost)()
         assert seen("penstock_up") == 0
         assert set(seen.families) == {"penstock_up"}
@@ -330,4 +331,4 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "pip install 'penstock[metrics]'" in done.stderr
+    assert "pip install '.[metrics]' in a checkout" in done.stderr

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.app.schedules import Cron, Every, Periodic
 from penstock.errors import InvalidArgumentError
-from penstock.periodic import Cron, Every, Periodic
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

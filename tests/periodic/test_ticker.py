@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.errors import QueueClosedError
+from penstock.app.schedules import Cron, Every, Periodic, Ticker
+from penstock.errors import InvalidArgumentError, QueueClosedError
 from penstock.job import Job
-from penstock.periodic import Cron, Every, Periodic, Ticker
 from penstock.testing import ManualClock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,7 +101,7 @@ def test_skip_makes_a_job_of_a_tick_that_is_less_than_a_minute_old(queue, clock)
     clock.advance(3600 + 1)
     ticker.tick()
     assert ticked(queue) == [60]
-    assert queue.backend.list_schedules()[0].tick == START + timedelta(hours=2)
+    assert queue.backend.outbox.list_schedules()[0].tick == START + timedelta(hours=2)
 
 
 def test_a_long_absence_costs_no_long_walk(queue, clock):
@@ -198,7 +198,7 @@ def test_a_changed_rule_goes_on_from_where_the_name_stood(queue, clock):
 def test_a_forgotten_schedule_begins_anew(queue, clock):
     ticker = Ticker(queue, [minutely()])
     ticker.tick()
-    queue.backend.forget_schedule("report")
+    queue.backend.outbox.forget_schedule("report")
     clock.advance(600)
     ticker.tick()
     assert ticked(queue) == []
@@ -252,10 +252,8 @@ def test_without_schedules_there_is_no_thread(queue):
 def test_it_ends_with_its_queue(shared_store):
     queue = shared_store.connect()
     ticker = Ticker(queue, [minutely()]).start()
-    thread = ticker._thread
     queue.close()
-    thread.join(30)
-    assert not thread.is_alive()
+    assert ticker._service.join(30)
     ticker.close()
 
 
@@ -263,7 +261,7 @@ CHILD = """
 import json, os, signal, sys
 import penstock
 from penstock.job import Job
-from penstock.periodic import Every, Periodic, Ticker
+from penstock.app.schedules import Every, Periodic, Ticker
 from penstock.testing import ManualClock
 
 (url, options), mode = json.loads(sys.argv[1]), sys.argv[2]
@@ -359,3 +357,13 @@ def test_a_ticker_that_is_killed_leaves_no_tick_out_and_none_twice(queue, start_
     extra = often - Counter(seconds)
     assert set(extra) <= {tick for tick in seconds if _is_seventh((tick - START).seconds)}
     assert all(count == 1 for count in extra.values())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"), [(({}, []), "queue"), ((None, 5), "schedules"), ((None, ["x"]), "schedules")]
+)
+def test_what_a_ticker_cannot_use_is_refused_at_once(queue, wrong, field):
+    given, schedules = wrong
+    with pytest.raises(InvalidArgumentError) as caught:
+        Ticker(queue if given is None else given, schedules)
+    assert caught.value.field == field

@@ -7,14 +7,15 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from tests.postgres.proxy import Proxy
 from tests.stores import postgres_database, postgres_url
+from tests.waiting import until
 
 from penstock.backends.postgres import PostgresBackend, open_postgres
 
@@ -61,6 +62,14 @@ def admin(postgres_url: str, schema: str) -> Iterator[psycopg.Connection[Any]]:
     """A connection of somebody else, whose search path is the store's schema."""
     with psycopg.connect(postgres_url, autocommit=True, options=f"-c search_path={schema}") as connection:
         yield connection
+
+
+@pytest.fixture
+def proxy(postgres_url: str) -> Iterator[Proxy]:
+    """A proxy in front of the server, which cuts connections when it is told to."""
+    between = Proxy(postgres_url)
+    yield between
+    between.close()
 
 
 class Gate:
@@ -137,16 +146,15 @@ class Server:
 
     def start(self):
         """Start it; after a kill the old one's children must first have noticed and ended."""
-        deadline = time.monotonic() + 30
-        while True:
+
+        def is_started():
             try:
                 self.control("start", "-l", str(self.data / "log"), "-o", f'-h "" -k "{self.data}"')
             except subprocess.CalledProcessError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-            else:
-                return
+                return False
+            return True
+
+        until(is_started, "the start of the server")
 
     def kill(self):
         os.kill(int((self.data / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)

@@ -6,13 +6,14 @@ from datetime import timedelta
 
 import psycopg
 import pytest
+from tests.tiers import some
 
 import penstock
-from penstock.backends._rows import encode_strings
-from penstock.backends._store import Claim, DuplicateIdError, Reach
-from penstock.backends.postgres import fast, reading
+from penstock.backends.engine.rows import encode_strings
+from penstock.backends.engine.store import Claim, DuplicateIdError, Reach
+from penstock.backends.postgres import prepared, reading
 from penstock.backends.postgres.connection import PLANNER, Patience
-from penstock.backends.postgres.floors import lanes
+from penstock.backends.postgres.floors import Look, lanes
 from penstock.backends.postgres.overview import read_overview
 from penstock.job import Job, Priority
 from penstock.testing import ManualClock
@@ -27,6 +28,7 @@ def claim(**filters):
         "key": None,
         "job_ids": None,
         "owner": None,
+        "pushed": False,
     }
     return Claim(**{**wanted, **filters})
 
@@ -178,13 +180,13 @@ def test_an_overview_walks_through_no_table_of_jobs(large):
 
     def explain(connection):
         noting = Noting(connection)
-        context = large._store.context
-        counted, _ = read_overview(noting, context.sql, context.journal, None, 50)
+        shared = large._store.shared
+        counted, _ = read_overview(noting, shared.sql, shared.journal, None, 50)
         with connection.transaction():
             return counted, [(query, generic_plan(connection, query, used)) for query, used in noting.queries]
 
     counted, plans = large._store.run(explain)
-    assert len(plans) == 8
+    assert len(plans) == 9
     assert {type_: count for type_, count, _ in counted.ready} == {
         "rare": 30,
         "ready": 50,
@@ -243,37 +245,90 @@ def test_counting_is_quick_beside_many_jobs(large):
     assert found.total_jobs == 30
 
 
+@pytest.mark.parametrize("is_analyzed", [False, True])
+def test_a_report_does_not_walk_through_the_jobs_that_are_ready(open_store, admin, is_analyzed):
+    """F10: whatever the server knows of their number; it took the index of the ready set for one of a few rows."""
+    backend = open_store()
+    backend.enqueue_jobs([Job(id="mine", type="t")])
+    if is_analyzed:
+        admin.execute("ANALYZE job")
+    backend.enqueue_jobs([Job.new("t") for _ in range(500)])
+    for work in (
+        lambda tx: tx.save(list(tx.rows(["mine"]).values())),
+        lambda tx: tx.place(list(tx.rows(["mine"]).values())),
+    ):
+        plans = explained(backend, work)
+        used = {node.get("Index Name") for _, plan in plans for node in nodes(plan)}
+        assert not used & {"job_ready", "job_ready_type", "job_ready_late"}, used
+
+
+PINNED = {
+    "all": ({}, False),
+    "tag": ({"tags": ("a",)}, False),
+    "tag, beside a late job": ({"tags": ("a",)}, True),
+    "type": ({"types": ("t",)}, False),
+    "type, beside a late job": ({"types": ("t",)}, True),
+    "two types": ({"types": ("t", "u")}, False),
+    "two types, beside a late job": ({"types": ("t", "u")}, True),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("tags", [(), ("a",)], ids=["all", "tag"])
-def test_dead_rows_under_a_held_snapshot_do_not_slow_claims(open_store, postgres_url, tags):
-    """B19 (F27): a claim looks at about as many pages after thousands of claims as at the beginning."""
+@pytest.mark.parametrize("case", some(PINNED, ["type, beside a late job"]))
+def test_dead_rows_under_a_held_snapshot_do_not_slow_claims(open_store, postgres_url, admin, case):
+    """B19 (F10, F27): a claim looks at about as many pages after thousands of claims as at the beginning."""
+    filters, has_late = PINNED[case]
     backend = open_store()
+    if has_late:  # of a type that no worker handles
+        backend.enqueue_job(Job(id="late", type="nobody"))
+        admin.execute("UPDATE job SET late = true")
     with psycopg.connect(postgres_url) as holder:
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT 1")
 
+        def add(number):
+            backend.enqueue_jobs([Job.new("tu"[each % 2], tags=("a",)) for each in range(number)])
+
         def drain(number):
-            backend.enqueue_jobs([Job.new("t", tags=("a",)) for _ in range(number)])
-            while jobs := backend.dequeue_jobs("w", tags=tags, limit=100):
+            add(number)
+            while jobs := backend.dequeue_jobs("w", limit=100, **filters):
                 backend.complete_jobs(dict.fromkeys(job.id for job in jobs))
 
         def cost():
-            backend.enqueue_jobs([Job.new("t", tags=("a",)) for _ in range(20)])
-            backend.dequeue_jobs("w", tags=tags, limit=5)
-            return buffers(explained(backend, lambda tx: tx.claim(claim(tags=tags, limit=5))))
+            add(40)
+            backend.dequeue_jobs("w", limit=5, **filters)
+            return buffers(explained(backend, lambda tx: tx.claim(claim(limit=5, **filters))))
 
         drain(200)
         first = cost()
         drain(4_000)
         assert cost() < 2 * first + 100
-        lane = backend._store.context.floors._lanes
-        for each in lane.values():
-            each._reached = {}
         # Without what this process remembers, the same claim has to walk over every dead row.
         assert cost() < buffers(
-            explained(backend, lambda tx: [forget(tx), tx.claim(claim(tags=tags, limit=5))])
+            explained(backend, lambda tx: [forget(tx), tx.claim(claim(limit=5, **filters))])
         )
+
+
+def test_a_late_job_that_is_wanted_comes_at_its_place(open_store, admin):
+    """F10: by each kind of claim, whatever lies beside it."""
+    backend = open_store()
+    for number, filters in enumerate(({}, {"types": ["t"]}, {"types": ["t", "u"]}, {"tags": ["a"]})):
+        backend.enqueue_jobs([Job(id=f"{number}-{each}", type="t", tags=("a",)) for each in range(9)])
+        taken = [job.id for _ in range(4) for job in backend.dequeue_jobs("w", limit=1, **filters)]
+        assert taken == [f"{number}-{each}" for each in range(4)]
+        # It becomes ready before what was claimed already.
+        admin.execute(
+            "UPDATE job SET order_at = (SELECT min(order_at) FROM job) - 1, late = true WHERE id = %s",
+            [f"{number}-8"],
+        )
+        admin.execute(
+            "UPDATE ready_tag SET order_at = job.order_at FROM job WHERE job.seq = ready_tag.seq AND job.late"
+        )
+        taken = [job.id for _ in range(2) for job in backend.dequeue_jobs("w", limit=1, **filters)]
+        assert taken == [f"{number}-8", f"{number}-4"]
+        backend.reset_running_jobs()
+        backend.cancel_jobs(job_ids=[job.id for job in backend.list_jobs()])
 
 
 FORMS = {
@@ -295,7 +350,7 @@ class Session:
     """A session of the store, whose plans are made once, when it first meets a statement."""
 
     def __init__(self, backend):
-        self._context = backend._store.context
+        self._shared = backend._store.shared
         self.connection = backend._store._pool._open(Patience(30))
         for name in FORMS:
             self.run(name)
@@ -303,7 +358,7 @@ class Session:
     def run(self, name, prefix=""):
         form, values = FORMS[name]
         is_claim = isinstance(form, str)
-        statement = self._context.claims[form] if is_claim else self._context.complete_simple(form)
+        statement = self._shared.claims[form] if is_claim else self._shared.complete_simple(form)
         if statement._name not in self.connection.prepared_by_hand:
             statement._prepare(self.connection)
         known = {
@@ -312,15 +367,16 @@ class Session:
             "since": -1,
             "assignee_id": "w",
             "owner": None,
-            **lanes({}),
+            "pushed": False,
+            **lanes(Look({})),
             **values,
         }
         given = [psycopg.sql.Literal(known[each]).as_string() for each in statement._order]
-        fast.command(self.connection, b"BEGIN")
+        prepared.command(self.connection, b"BEGIN")
         found = self.connection.execute(
             f'{prefix} EXECUTE "{statement._name.decode()}" ({", ".join(given)})', prepare=False
         ).fetchall()
-        fast.command(self.connection, b"ROLLBACK")
+        prepared.command(self.connection, b"ROLLBACK")
         return found
 
     def pages(self):
@@ -331,6 +387,7 @@ class Session:
         }
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_claims_touch_few_pages_whatever_the_statistics_say(open_store, admin):
     """B18, B19: planned on an empty store, without any statistics, or with some from when nothing was ready."""
@@ -390,7 +447,7 @@ def move_due(tx):
 
 
 def forget(tx):
-    for lane in tx.context.floors._lanes.values():
+    for lane in tx.shared.floors._lanes.values():
         lane._reached = {}
 
 
@@ -498,7 +555,7 @@ def test_what_waits_in_a_key_is_found_by_its_index(large, postgres_url):
     """B18: whatever else waits, for a turn in other keys too."""
     large.enqueue_jobs([Job.new("t", key=f"crowd-{number % 7}") for number in range(2000)])
     large.enqueue_jobs([Job.new("t", key="few") for _ in range(3)])
-    assert large.count_keyed("few") == 3
+    assert large.reading.count_keyed("few") == 3
     options = "-c search_path=large " + " ".join(f"-c {name}={value}" for name, value in PLANNER.items())
     with psycopg.connect(postgres_url, options=options) as connection:
         for query in (

@@ -2,17 +2,17 @@
 
 import os
 import threading
-import time
 
 import psycopg
 import pytest
+from tests.waiting import until
 
 import penstock
-from penstock.backends.postgres.gather import Gatherer
+from penstock.backends.postgres.group_commit import GroupCommit
 from penstock.errors import InvalidArgumentError, JobExistsError, OperationCancelledError, QueueBlockedError
 from penstock.job import Job, JobStatus
 
-COUNT = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'penstock'"
+COUNT = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'penstock'"
 
 
 def test_wrong_options_are_named_all_at_once(postgres_url):
@@ -86,15 +86,15 @@ def test_a_store_uses_no_more_connections_than_it_may(open_store, admin):
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
     for each in threads:
         each.start()
-    while any(each.is_alive() for each in threads):
+
+    def are_done():
         assert admin.execute(COUNT).fetchone()[0] - before <= 2
-        time.sleep(0.02)
+        return not any(each.is_alive() for each in threads)
+
+    until(are_done)
     assert backend.get_job_stats().total_jobs == 120
     backend.close()
-    deadline = time.monotonic() + 5
-    while admin.execute(COUNT).fetchone()[0] > before:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: admin.execute(COUNT).fetchone()[0] <= before)
 
 
 @pytest.mark.process
@@ -111,7 +111,7 @@ def test_a_forked_child_opens_connections_of_its_own(open_store):
     threads = [threading.Thread(target=busy) for _ in range(3)]
     for each in threads:
         each.start()
-    time.sleep(0.05)
+    until(lambda: backend.get_job_stats().total_jobs > 10)
     children = []
     for number in range(3):
         pid = os.fork()
@@ -232,15 +232,14 @@ class TestGathering:
             assert go.wait(10)
             return gatherer_store(jobs)
 
-        return Gatherer(store), started, go, batches
+        return GroupCommit(store), started, go, batches
 
     def test_who_comes_while_one_stores_goes_together_next(self, call):
-        gatherer, started, go, batches = self.held(lambda jobs: [None] * len(jobs))
-        calls = [call(gatherer.add, Job(id="0", type="t"))]
+        group_commit, started, go, batches = self.held(lambda jobs: [None] * len(jobs))
+        calls = [call(group_commit.add, Job(id="0", type="t"))]
         assert started.wait(5)
-        calls += [call(gatherer.add, Job(id=str(number), type="t")) for number in range(1, 6)]
-        while len(gatherer._line) < 5:
-            time.sleep(0.01)
+        calls += [call(group_commit.add, Job(id=str(number), type="t")) for number in range(1, 6)]
+        until(lambda: len(group_commit._followers) == 5)
         go.set()
         for each in calls:
             each.result(5)
@@ -250,20 +249,19 @@ class TestGathering:
 
     def test_a_scope_withdraws_who_still_waits(self, call):
         """Q54, C62b: by time and by hand; the others are not disturbed."""
-        gatherer, started, go, batches = self.held(lambda jobs: [None] * len(jobs))
-        first = call(gatherer.add, Job(id="first", type="t"))
+        group_commit, started, go, batches = self.held(lambda jobs: [None] * len(jobs))
+        first = call(group_commit.add, Job(id="first", type="t"))
         assert started.wait(5)
         scope = penstock.cancel_scope()
 
         def add(name, within):
             with within:
-                gatherer.add(Job(id=name, type="t"))
+                group_commit.add(Job(id=name, type="t"))
 
         by_time = call(add, "by time", penstock.cancel_scope(timeout=0.1))
         by_hand = call(add, "by hand", scope)
         stays = call(add, "stays", penstock.cancel_scope(timeout=30))
-        while len(gatherer._line) < 2:
-            time.sleep(0.01)
+        until(lambda: len(group_commit._followers) >= 2)
         scope.cancel()
         for each in (by_time, by_hand):
             with pytest.raises(OperationCancelledError):
@@ -277,15 +275,15 @@ class TestGathering:
         def fail(jobs):
             raise penstock.BackendError("gone", retryable=True)
 
-        gatherer, started, go, _ = self.held(fail)
-        calls = [call(gatherer.add, Job(id=str(number), type="t")) for number in range(4)]
+        group_commit, started, go, _ = self.held(fail)
+        calls = [call(group_commit.add, Job(id=str(number), type="t")) for number in range(4)]
         assert started.wait(5)
         go.set()
         for each in calls:
             with pytest.raises(penstock.BackendError) as caught:
                 each.result(5)
             assert caught.value.retryable
-        assert not gatherer._is_led
+        assert not group_commit._has_leader
 
 
 def test_no_session_stays_in_a_transaction(backend, admin, postgres_url):
@@ -305,7 +303,7 @@ def test_no_session_stays_in_a_transaction(backend, admin, postgres_url):
             wrong()
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         states = connection.execute(
-            "SELECT DISTINCT state FROM pg_stat_activity WHERE application_name = 'penstock'"
+            "SELECT DISTINCT state FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'penstock'"
         ).fetchall()
     assert states == [("idle",)]
     assert backend.get_job_stats().total_jobs == 1

@@ -13,6 +13,9 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import errors
+from tests.postgres.proxy import dial
+from tests.tiers import some
+from tests.waiting import PATIENCE, until
 
 import penstock
 from penstock.backends.postgres import connection, faults, open_postgres
@@ -28,8 +31,8 @@ class Relay:
     handed on, or (`after_answer`) once the server has answered it.
     """
 
-    def __init__(self, folder, server):
-        self.folder, self._server = folder, server
+    def __init__(self, folder, dial):
+        self.folder, self._dial = folder, dial
         self.cut_after = self.cut_at = None
         self.after_answer = True
         self.cuts = 0
@@ -48,10 +51,10 @@ class Relay:
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client):
-        server = socket.socket(socket.AF_UNIX)
-        server.connect(self._server)
-        cutting = threading.Event()
-        threading.Thread(target=self._back, args=(client, server, cutting), daemon=True).start()
+        server = self._dial()
+        cutting, answered = threading.Event(), threading.Event()
+        back = (client, server, cutting, answered)
+        threading.Thread(target=self._back, args=back, daemon=True).start()
         passed = 0
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
@@ -69,7 +72,7 @@ class Relay:
                         break
                     cutting.set()
                     server.sendall(data)
-                    time.sleep(0.3)
+                    answered.wait(PATIENCE)
                     break
                 server.sendall(data)
         for each in (client, server):
@@ -78,27 +81,29 @@ class Relay:
             each.close()
 
     @staticmethod
-    def _back(client, server, cutting):
+    def _back(client, server, cutting, answered):
         with contextlib.suppress(OSError):
             while data := server.recv(65536):
-                if not cutting.is_set():
+                if cutting.is_set():
+                    answered.set()
+                else:
                     client.sendall(data)
 
 
 @pytest.fixture
 def relay(postgres_url):
     folder = Path(tempfile.mkdtemp(prefix="relay-"))
-    place = psycopg.conninfo.conninfo_to_dict(postgres_url)["host"]
-    relay = Relay(folder, f"{place}/.s.PGSQL.5432")
+    relay = Relay(folder, lambda: dial(psycopg.conninfo.conninfo_to_dict(postgres_url)))
     yield relay
     relay.close()
     shutil.rmtree(folder)
 
 
 @pytest.fixture
-def through(relay, open_store):
+def through(relay, open_store, postgres_url):
     """Opens the store through the relay."""
-    return lambda **options: open_store(f"postgresql://postgres@/postgres?host={relay.folder}", **options)
+    url = psycopg.conninfo.make_conninfo(postgres_url, host=str(relay.folder), port=5432)
+    return lambda **options: open_store(url, **options)
 
 
 WRITES = {
@@ -224,7 +229,7 @@ def test_sessions_that_the_server_ends_are_replaced(backend, admin):
         backend.enqueue_job(Job(id=str(number), type="t"))
         backend.enqueue_job(Job(id=f"k{number}", type="t", key="k"))
         admin.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock'"
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'penstock'"
         )
     assert backend.get_job_stats().total_jobs == 20
 
@@ -233,7 +238,7 @@ def test_an_iterator_is_stored_although_the_idle_session_was_ended(backend, admi
     """Q15, Q55: it is read once, but nothing of it was read yet."""
     backend.enqueue_job(Job(id="a", type="t"))
     admin.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'penstock'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'penstock'"
     )
     assert len(backend.enqueue_jobs(Job.new("t") for _ in range(2_500))) == 2_500
     assert backend.get_job_stats().total_jobs == 2_501
@@ -253,7 +258,7 @@ def test_a_lock_in_the_way_ends_in_an_error_that_says_to_try_again(open_store, a
         assert caught.value.retryable
         assert not caught.value.outcome_unknown
     backend.fail_job("a", "no")
-    idle = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+    idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
     assert admin.execute(idle).fetchone()[0] == 0
 
 
@@ -295,7 +300,7 @@ WAITING = {
 
 
 @pytest.mark.parametrize(("lock", "verb"), WAITING.values(), ids=WAITING)
-@pytest.mark.parametrize("way", ["by hand", "by time"])
+@pytest.mark.parametrize("way", some(["by hand", "by time"], ["by hand"]))
 def test_a_scope_interrupts_a_statement_that_waits(open_store, admin, call, lock, verb, way):
     """Q54: soon, without any effect; the connection is not used again."""
     backend = open_store(pool_size=1)
@@ -401,21 +406,14 @@ def test_a_scope_withdraws_a_call_that_waits_for_a_connection(open_store, gate_o
     held.result()
 
 
-@pytest.mark.process
-def test_a_frozen_server_does_not_hold_a_call_for_ever(open_store, admin):
+def test_a_frozen_server_does_not_hold_a_call_for_ever(open_store, proxy):
     """Q55 (F12): the deadline is the client's own."""
-    backend = open_store(timeout=1.0, pool_size=1)
+    backend = open_store(proxy.url, timeout=1.0, pool_size=1)
     backend.enqueue_job(Job(id="a", type="t"))
-    pid = admin.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'penstock'").fetchone()[0]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        started = time.monotonic()
+    with proxy.frozen():
         with pytest.raises(BackendError) as caught:
             backend.get_job("a")
-        assert time.monotonic() - started < 5
         assert caught.value.retryable
-    finally:
-        os.kill(pid, signal.SIGCONT)
     assert backend.get_job("a").id == "a"
 
 
@@ -472,7 +470,7 @@ def test_a_closed_store_ends_calls_that_wait_for_a_connection(open_store, gate_o
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("way", ["fast", "immediate", "kill"])
+@pytest.mark.parametrize("way", some(["fast", "immediate", "kill"], ["kill"]))
 def test_the_store_goes_on_after_a_restart_under_use(server, way):
     """Q55, B20 (F5, F6): nothing acknowledged is lost, nothing happens twice, recovery takes seconds."""
     backend = open_postgres(server.url, clock=None, options={"schema": f"restart_{way}", "timeout": 60.0})
@@ -495,21 +493,21 @@ def test_the_store_goes_on_after_a_restart_under_use(server, way):
                 problems.append(error)
                 raise
 
+    def acknowledges_more():
+        enough = len(acknowledged) + 8
+        return lambda: len(acknowledged) >= enough
+
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for each in threads:
         each.start()
     for _ in range(2):
-        time.sleep(0.7)
+        until(acknowledges_more(), "work before the restart")
         if way == "kill":
             server.kill()
         else:
             server.control("stop", "-m", way)
         server.start()
-        before = len(acknowledged)
-        deadline = time.monotonic() + 20
-        while len(acknowledged) < before + 8:
-            assert time.monotonic() < deadline, "the store did not come back"
-            time.sleep(0.02)
+        until(acknowledges_more(), "work after the restart")
     stop.set()
     for each in threads:
         each.join(60)
@@ -534,7 +532,7 @@ def test_the_store_survives_the_kill_of_one_backend(server):
             backend.enqueue_job(Job(id=f"{number}", type="t", key="k"))
             with psycopg.connect(server.url, autocommit=True) as connection:
                 pid = connection.execute(
-                    "SELECT pid FROM pg_stat_activity WHERE application_name = 'penstock' LIMIT 1"
+                    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'penstock' LIMIT 1"
                 ).fetchone()[0]
                 os.kill(pid, signal.SIGKILL)
             backend.enqueue_job(Job(id=f"{number}-after", type="t"))
@@ -558,7 +556,7 @@ REFUSED = {
     "progress": lambda backend: backend.save_progress("runs", 5),
     "update": lambda backend: backend.update_job("waits", tags=("y",)),
     "block": lambda backend: backend.set_blocked(True),
-    "owner": lambda backend: backend.open_owner(),
+    "owner": lambda backend: backend.owners.open(),
     "maintain": lambda backend: backend.maintain(),
 }
 
@@ -617,13 +615,14 @@ def test_a_standby_refuses_and_takes_writes_again_when_it_is_promoted(server):
         check_read_only(backend)
         promoted = threading.Timer(1.0, server.control, ["promote"])
         promoted.start()
-        deadline = time.monotonic() + 30
-        stored = False
-        while not stored:
-            assert time.monotonic() < deadline
+
+        def is_stored():
             with contextlib.suppress(BackendError):
                 backend.enqueue_job(Job(id="after", type="t", key="k"))
-                stored = True
+                return True
+            return False
+
+        until(is_stored)
         promoted.join()
         backend.enqueue_job(Job(id="plain", type="t"))
         backend.complete_job("runs")

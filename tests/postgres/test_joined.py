@@ -1,8 +1,12 @@
 """Submission inside the caller's own transaction."""
 
+import asyncio
+
 import psycopg
 import pytest
 from psycopg.rows import dict_row
+from tests.stores import DATABASES
+from tests.waiting import until
 
 import penstock
 from penstock import (
@@ -19,10 +23,12 @@ from penstock import (
     QueueBlockedError,
     QueueClosedError,
     QueueFullError,
+    Submitter,
     cancel_scope,
 )
+from penstock.aio import AsyncQueue, AsyncSubmitter
+from penstock.backends import ROLES
 from penstock.testing import check_invariants
-from penstock.testing.conformance.queue_support import until
 
 POSSIBLE = {"enqueue_job", "enqueue_jobs", "get_job", "get_jobs", "close"}
 
@@ -205,24 +211,80 @@ def test_a_dependent_job_holds_what_it_waits_for(queue, connection, call):
     assert [each.id for each in queue.claim_jobs("w")] == ["last"]
 
 
-def test_only_submission_is_possible(queue, connection):
+def public(thing):
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+SUBMITS = {
+    "backend",
+    "close",
+    "enqueue_flow",
+    "enqueue_job",
+    "enqueue_jobs",
+    "get_job",
+    "get_jobs",
+    "new_job",
+    "submit",
+    "submit_many",
+}
+
+
+def test_it_offers_what_joins_and_nothing_else(queue, connection):
+    """F13: what the engine has beside that would run in the caller's transaction."""
     joined = queue.joined(connection)
-    for verb in sorted(Backend.__abstractmethods__ - POSSIBLE):
-        with pytest.raises(InvalidArgumentError, match="joined transaction"):
-            getattr(joined.backend, verb)()
-    for call in (
-        lambda: joined.stream_jobs("w"),
-        lambda: joined.claim_jobs("w"),
-        lambda: joined.complete_job("a"),
-        joined.block,
-        joined.is_drained,
-        lambda: joined.events,
-        joined.maintain,
-        lambda: joined.joined(connection),
-    ):
-        with pytest.raises(InvalidArgumentError):
-            call()
+    assert isinstance(joined, Submitter)
+    assert not isinstance(joined, Queue)
+    assert public(joined) == SUBMITS
+    assert public(joined.backend) == POSSIBLE | {"now", "options"}
+    assert not isinstance(joined.backend, Backend)
+
+
+def test_other_verbs_of_a_queue_and_its_store_are_missing_and_say_so(queue, connection):
+    """F13: save_output, journal, runtime and the rest."""
+    joined = queue.joined(connection)
+    of_queue, of_store = (
+        public(Queue) - SUBMITS,
+        (public(Backend) | set(ROLES)) - POSSIBLE - {"now", "options"},
+    )
+    assert of_queue
+    assert of_store
+    for thing, verbs in ((joined, of_queue), (joined.backend, of_store)):
+        for verb in sorted(verbs):
+            assert not hasattr(thing, verb)
+            with pytest.raises(
+                InvalidArgumentError, match=f"{verb} is not possible inside a joined transaction"
+            ):
+                getattr(thing, verb)
     assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+def test_a_name_that_no_queue_has_is_an_ordinary_attribute_error(queue, connection):
+    """F13."""
+    for thing in (queue, queue.joined(connection), queue.joined(connection).backend):
+        with pytest.raises(AttributeError, match="no attribute 'sumbit'") as caught:
+            thing.sumbit  # noqa: B018
+        assert not isinstance(caught.value, InvalidArgumentError)
+
+
+def test_the_queue_for_asyncio_offers_the_same(postgres_url, schema, queue):
+    """F13."""
+
+    async def scenario():
+        async with (
+            penstock.aio.connect(postgres_url, schema=schema) as other,
+            await psycopg.AsyncConnection.connect(postgres_url) as connection,
+        ):
+            joined = other.joined(connection)
+            assert isinstance(joined, AsyncSubmitter)
+            assert public(joined) == SUBMITS - {"backend"} | {"queue"}
+            for verb in public(AsyncQueue) - public(joined):
+                assert not hasattr(joined, verb)
+                with pytest.raises(InvalidArgumentError, match=verb):
+                    getattr(joined, verb)
+            await joined.submit("t")
+
+    asyncio.run(scenario())
+    assert queue.get_job_stats().total_jobs == 1
 
 
 def test_closing_it_leaves_connection_and_queue_alone(queue, connection):
@@ -252,15 +314,15 @@ def test_the_callers_settings_do_not_matter(queue, postgres_url):
 
 def test_a_connection_to_somewhere_else_is_refused(queue, postgres_url, schema):
     with psycopg.connect(postgres_url, autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE other_{schema}")
-        url = psycopg.conninfo.make_conninfo(postgres_url, dbname=f"other_{schema}")
+        admin.execute(f"CREATE DATABASE {DATABASES}_{schema}")
+        url = psycopg.conninfo.make_conninfo(postgres_url, dbname=f"{DATABASES}_{schema}")
         with psycopg.connect(url) as connection, pytest.raises(InvalidArgumentError, match="this queue"):
             queue.joined(connection).submit("t")
         with penstock.connect("postgresql://?" + _query(url), schema=schema) as copy:
             assert copy.list_jobs() == []
         with psycopg.connect(url) as connection, pytest.raises(InvalidArgumentError, match="this queue"):
             queue.joined(connection).submit("t")
-        admin.execute(f"DROP DATABASE other_{schema} WITH (FORCE)")
+        admin.execute(f"DROP DATABASE {DATABASES}_{schema} WITH (FORCE)")
     assert queue.list_jobs() == []
 
 

@@ -216,7 +216,7 @@ def test_many_requests_leave_no_thread_and_ask_whose_database_it_is_once(queue, 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["same store object", "another"])
 def test_the_commit_itself_tells_whoever_waits(open_store, queue, engine, elsewhere):
-    hints = (open_store() if elsewhere else queue.backend)._store.hints
+    hints = (open_store() if elsewhere else queue.backend)._store.notifications
     told = threading.Event()
     stop = hints.watch(told.set)
     assert told.wait(20), "a listener looks once when it begins"
@@ -237,7 +237,7 @@ def test_a_joined_transaction_keeps_no_listener_from_coming(open_store, queue, e
     with orm.Session(engine) as session:
         queue.joined(session).submit("t")  # nobody listens yet
         told = threading.Event()
-        stop = open_store()._store.hints.watch(told.set)
+        stop = open_store()._store.notifications.watch(told.set)
         try:
             assert told.wait(20)
         finally:

@@ -4,11 +4,12 @@ import os
 import random
 import signal
 import threading
-import time
 
 import psycopg
 import pytest
+from tests.waiting import until
 
+from penstock import cancel_scope
 from penstock.backends.postgres.connection import Patience
 from penstock.errors import BackendError, QueueFullError
 from penstock.job import Job
@@ -64,11 +65,10 @@ def test_a_reader_does_not_wait_for_a_writer_nor_for_a_stranger(open_store, admi
     with admin.transaction():
         admin.execute("SELECT pg_current_xact_id()")
         admin.execute("UPDATE owner SET beat_at = beat_at")
-        for number in range(20):
-            quick.enqueue_job(Job(id=str(number), type="t"))
-            started = time.monotonic()
-            assert quick.read_journal(after=number)[-1].job_id == str(number)
-            assert time.monotonic() - started < 2
+        with cancel_scope(timeout=20):
+            for number in range(20):
+                quick.enqueue_job(Job(id=str(number), type="t"))
+                assert quick.read_journal(after=number)[-1].job_id == str(number)
         assert quick.get_job_stats().total_jobs == 20
     gate.open.set()
     late.result()
@@ -106,7 +106,7 @@ def test_a_transaction_that_is_undone_leaves_no_hole(open_store, admin, gate_of,
     assert gate.arrived.wait(10)
     other.enqueue_job(Job(id="b", type="t"))
     admin.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
     )
     gate.open.set()
     under_way.result()
@@ -156,7 +156,7 @@ def test_the_journal_stays_dense_under_writers_rollbacks_kills_and_a_long_transa
                 pids = [
                     row[0]
                     for row in connection.execute(
-                        "SELECT pid FROM pg_stat_activity WHERE application_name = 'penstock' AND state <> 'idle'"
+                        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'penstock' AND state <> 'idle'"
                     )
                 ]
                 if pids:
@@ -197,7 +197,7 @@ def test_a_process_killed_between_its_writes_leaves_a_whole_journal(open_store, 
         if not pid:
             for number in range(10_000):
                 backend.enqueue_jobs([Job(id=f"{turn}-{number}-{each}", type="t") for each in range(3)])
-        time.sleep(0.3)
+        until(lambda turn=turn: backend.get_jobs([f"{turn}-30-0"]), "writing in the child")
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     rows = read_all(backend)
@@ -277,7 +277,7 @@ def test_the_history_of_a_job_is_found_by_an_index(open_store):
     backend = open_store()
     backend.enqueue_jobs([Job(id=str(number), type="t") for number in range(2_000)])
     backend.read_journal()
-    history = backend._store.context.journal._history.replace("%(job_seq)s", "$1").replace("%(limit)s", "$2")
+    history = backend._store.shared.journal._history.replace("%(job_seq)s", "$1").replace("%(limit)s", "$2")
     connection = backend._store._pool._open(Patience(30))
     try:
         connection.execute(f"PREPARE history (bigint, bigint) AS {history}", prepare=False)

@@ -1,16 +1,34 @@
-"""Schemas: made once, by whoever comes first; never by code that does not know them."""
+"""Schemas: created once, by the first process, and refused by code that is too old or too new."""
 
 import sys
 import threading
 
 import psycopg
 import pytest
+from tests.first_starts import starters
 
+from penstock.backends.migrations import Migration
 from penstock.backends.postgres import migrate as migrate_schema
 from penstock.backends.postgres import migration_sql, open_postgres
-from penstock.backends.postgres.migrate import LATEST, migrations
+from penstock.backends.postgres.migrate import _LOCK_CLASS, STEPS
 from penstock.errors import BackendError, InvalidArgumentError
 from penstock.job import Job
+
+LATEST = STEPS[-1].number
+LATER = (
+    Migration(
+        LATEST + 1, "late", "CREATE TABLE {schema}.extra (seq bigint PRIMARY KEY, note text);\n", LATEST + 1
+    ),
+    Migration(LATEST + 2, "later", "ALTER TABLE {schema}.extra ADD COLUMN more text;\n", LATEST + 1),
+    Migration(LATEST + 3, "latest", "CREATE INDEX extra_more ON {schema}.extra (more);\n", LATEST + 1),
+)
+
+
+@pytest.fixture
+def later_steps(monkeypatch):
+    """Code that knows three steps more than this one."""
+    monkeypatch.setattr(sys.modules["penstock.backends.postgres.migrate"], "STEPS", (*STEPS, *LATER))
+    return [step.number for step in LATER]
 
 
 def described(admin, schema):
@@ -27,11 +45,11 @@ def described(admin, schema):
     return [[line.replace(schema, "S") for line in lines] for lines in found]
 
 
-def test_a_fresh_schema_equals_one_that_was_migrated_step_by_step(postgres_url, admin):
+def test_a_fresh_schema_equals_one_that_was_migrated_step_by_step(postgres_url, admin, later_steps):
     """B18."""
     names = ["mig_fresh", "mig_steps", "mig_script"]
     open_postgres(postgres_url, clock=None, options={"schema": names[0]}).close()
-    for step in migrations():
+    for step in (*STEPS, *LATER):
         assert migrate_schema(postgres_url, names[1], upto=step.number) == [step.number]
     admin.execute(migration_sql(names[2]))
     fresh, stepped, scripted = (described(admin, name) for name in names)
@@ -42,7 +60,7 @@ def test_a_fresh_schema_equals_one_that_was_migrated_step_by_step(postgres_url, 
 
 
 def test_processes_that_start_together_make_one_schema(postgres_url, schema, open_store):
-    """B17: under a lock, each step in a transaction."""
+    """B17: under a lock, in one transaction."""
     ready = threading.Barrier(6)
     errors = []
 
@@ -62,16 +80,60 @@ def test_processes_that_start_together_make_one_schema(postgres_url, schema, ope
     assert open_store().get_job_stats().total_jobs == 6
 
 
+@pytest.mark.parametrize("done", [0, LATEST + 1], ids=["empty", "between"])
+@pytest.mark.parametrize("create", [True, False])
+def test_a_store_that_another_process_is_migrating_is_waited_for(
+    postgres_url, schema, open_store, admin, call, done, create, later_steps
+):
+    """F7: at any version in between, and whether or not this process may create a store."""
+    if done:
+        migrate_schema(postgres_url, schema, upto=done)
+    with admin.transaction():
+        admin.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (_LOCK_CLASS, schema))
+        opening = call(open_store, create=create)
+        assert opening.is_waiting()
+        admin.execute(migration_sql(schema, after=done).removeprefix("BEGIN;").removesuffix("COMMIT;\n"))
+    opening.result().enqueue_job(Job(id="a", type="t"))
+    assert open_store().get_job("a").type == "t"
+
+
+def test_a_migration_that_fails_leaves_the_version_it_found(postgres_url, schema, admin, later_steps):
+    """F7: all steps are one transaction, so no process ever finds a version in between."""
+    migrate_schema(postgres_url, schema, upto=LATEST)
+    admin.execute("CREATE TABLE extra_more (in_the_way integer)")
+    with pytest.raises(BackendError, match="extra_more"):
+        migrate_schema(postgres_url, schema)
+    assert admin.execute("SELECT max(number) FROM migration").fetchone() == (LATEST,)
+    admin.execute("DROP TABLE extra_more")
+    assert migrate_schema(postgres_url, schema) == later_steps
+    admin.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+@pytest.mark.deep
+@pytest.mark.process
+@pytest.mark.timeout(120)
+def test_four_processes_that_start_at_once_on_an_empty_database_all_succeed(postgres_url, schema):
+    """F7: each used to refuse the versions that it saw while another one was migrating."""
+    names = [f"{schema}_{number}" for number in range(6)]
+    with starters(4) as processes:
+        failed = [error for name in names for error in processes.start(postgres_url, schema=name)]
+    assert not failed
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        for name in names:
+            assert connection.execute(f"SELECT count(*) FROM {name}.job").fetchone() == (4,)
+            connection.execute(f"DROP SCHEMA {name} CASCADE")
+
+
 def test_an_older_schema_is_refused_unless_migration_was_asked_for(
     postgres_url, schema, open_store, admin, monkeypatch
 ):
     """Q55: and the error says what to do."""
     open_store()
-    monkeypatch.setattr(sys.modules[migrations.__module__], "LATEST", LATEST + 1)
-    with pytest.raises(BackendError, match="penstock migrate") as caught:
+    monkeypatch.setattr(sys.modules["penstock.backends.postgres.migrate"], "STEPS", (*STEPS, *LATER))
+    with pytest.raises(BackendError, match="penstock migrate up") as caught:
         open_store()
-    assert str(LATEST) in str(caught.value)
-    assert str(LATEST + 1) in str(caught.value)
+    assert f"has version {LATEST}," in str(caught.value)
+    assert f"needs version {LATEST + 3}:" in str(caught.value)
     assert not caught.value.retryable
 
 
@@ -139,7 +201,7 @@ def test_a_schema_may_have_the_longest_name_there_is(postgres_url):
         assert [job.id for job in taken] == ["tagged", "other", "plain"]
         store.complete_jobs({job.id: None for job in taken})
         assert store.get_job_stats().completed_jobs == 3
-        store.watch(lambda: None)()
+        store.runtime.watch(lambda: None)()
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f"DROP SCHEMA {name} CASCADE")
 
@@ -156,31 +218,3 @@ def test_two_schemas_in_one_database_do_not_meet(postgres_url):
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         for each in "ab":
             connection.execute(f"DROP SCHEMA twin_{each} CASCADE")
-
-
-def test_counts_by_type_begin_with_what_an_older_schema_holds(postgres_url, admin):
-    """The step that brings them counts the jobs that are there, whether their changes were folded, numbered or neither."""
-    migrate_schema(postgres_url, "mig_types", upto=7)
-    add = "INSERT INTO mig_types.job (seq, id, type, order_at, created_at, updated_at) VALUES (%s, %s, %s, 0, 0, 0)"
-    note = (
-        " (job_seq, recorded_at, n, attempt, retry_count, failures, priority, progress, job_id, type, verb, status, tags)"
-        " VALUES (%s, 0, 1, 0, 0, 0, 2, 0, %s, %s, 'enqueue', 'initial_pending', '[]')"
-    )
-    numbered = note.replace("(job_seq", "(seq, job_seq").replace("(%s, 0", "(%s, %s, 0")
-    for number in range(1, 7):
-        job = (number, f"job-{number}", "ab"[number % 2])
-        admin.execute(add, job)
-        if number <= 4:
-            admin.execute("INSERT INTO mig_types.journal" + numbered, (number, *job))
-        else:
-            admin.execute("INSERT INTO mig_types.journal_inbox" + note, job)
-    admin.execute("UPDATE mig_types.fold SET seq = 2")
-    admin.execute("INSERT INTO mig_types.counter VALUES ('', 'initial_pending', 2)")
-    assert migrate_schema(postgres_url, "mig_types")[0] == 8
-    with open_postgres(postgres_url, clock=None, options={"schema": "mig_types"}) as backend:
-        for _ in range(2):
-            found = {each.type: dict(each.jobs) for each in backend.overview().types}
-            assert found == {"a": {"initial_pending": 3}, "b": {"initial_pending": 3}}
-            assert backend.get_job_stats().pending_jobs == 6
-            backend.maintain()
-    admin.execute("DROP SCHEMA mig_types CASCADE")

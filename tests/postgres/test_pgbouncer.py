@@ -13,12 +13,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests.waiting import until
 
 import penstock
 from penstock import BackendError, Job, JobStatus, cancel_scope
 from penstock.backends.postgres import PostgresBackend
 from penstock.testing import check_invariants
-from penstock.testing.conformance.queue_support import until
 
 SESSIONS = 2
 SOON = 60.0
@@ -35,13 +35,19 @@ def pooler() -> str:
 def bouncer_url(postgres_url: str) -> Iterator[str]:
     """The address of a PgBouncer that has fewer sessions than its clients have connections."""
     program = pooler()
-    place = Path(str(psycopg.conninfo.conninfo_to_dict(postgres_url)["host"]))
+    server = psycopg.conninfo.conninfo_to_dict(postgres_url)
+    host, database = str(server["host"]), str(server["dbname"])
     # It refuses to be root, and must reach the server's socket: so it runs as whom that belongs to.
-    user = pwd.getpwuid(place.stat().st_uid)
+    user = pwd.getpwuid(Path(host).stat().st_uid) if host.startswith("/") else pwd.getpwnam("nobody")
+    target = " ".join(
+        f"{name}={server[name]}"
+        for name in ("host", "port", "dbname", "user", "password")
+        if server.get(name)
+    )
     folder = Path(tempfile.mkdtemp(prefix="bouncer-"))
     settings = folder / "pgbouncer.ini"
     settings.write_text(
-        f"[databases]\npostgres = host={place} dbname=postgres user=postgres\n"
+        f"[databases]\n{database} = {target}\n"
         f"[pgbouncer]\nlisten_addr =\nlisten_port = 6432\nunix_socket_dir = {folder}\nauth_type = any\n"
         f"pool_mode = transaction\ndefault_pool_size = {SESSIONS}\nmax_client_conn = 100\n"
         f"logfile = {folder}/log\nserver_reset_query =\n"
@@ -50,7 +56,7 @@ def bouncer_url(postgres_url: str) -> Iterator[str]:
         os.chown(folder, user.pw_uid, user.pw_gid)
     identity = ["-u", user.pw_name] if os.getuid() == 0 else []
     process = subprocess.Popen([program, "-q", *identity, str(settings)], stderr=subprocess.DEVNULL)
-    url = f"postgresql://postgres@/postgres?host={folder}&port=6432"
+    url = f"postgresql://{server['user']}@/{database}?host={folder}&port=6432"
 
     def answers() -> bool:
         assert process.poll() is None, (folder / "log").read_text()

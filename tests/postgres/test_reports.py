@@ -116,6 +116,7 @@ def test_mixed_reports_side_by_side_never_wait_for_each_other_in_a_circle(open_s
 
 
 def _deadlocks(admin) -> int:
-    admin.execute("SELECT pg_stat_force_next_flush()")
+    if admin.info.server_version >= 150000:  # before, the server counted within half a second
+        admin.execute("SELECT pg_stat_force_next_flush()")
     ((count,),) = admin.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
     return count

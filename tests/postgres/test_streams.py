@@ -1,8 +1,7 @@
 """Streams on PostgreSQL: what other processes do, and a server that drops its sessions."""
 
-import time
-
 import pytest
+from tests.waiting import pass_time
 
 import penstock
 from penstock import Job, JobStatus, OperationCancelledError, Queue, cancel_scope
@@ -25,7 +24,7 @@ def test_streams_survive_the_loss_of_every_session(queue, admin, schema):
         for number in range(3):
             admin.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE application_name = 'penstock' AND pid <> pg_backend_pid()"
+                " WHERE datname = current_database() AND application_name = 'penstock' AND pid <> pg_backend_pid()"
             )
             queue.enqueue_job(Job(id=f"job{number}", type="t"))
             (job,) = take(stream)
@@ -46,6 +45,7 @@ def test_what_another_process_does_is_noticed(queue, open_store):
     assert queue.get_job("b").status is JobStatus.RUNNING
 
 
+@pytest.mark.deep
 def test_streams_survive_a_restart_of_the_server(server):
     """Q20, C20: nobody else notices either, but for the time it takes."""
     with (
@@ -54,7 +54,7 @@ def test_streams_survive_a_restart_of_the_server(server):
     ):
         for stop, number in (("fast", 0), ("immediate", 1)):
             server.control("stop", "-m", stop)
-            time.sleep(7)  # longer than a few tries of the store itself take
+            pass_time(7)  # longer than a few tries of the store itself take
             server.start()
             queue.enqueue_job(Job(id=f"job{number}", type="t"))
             (job,) = take(stream)

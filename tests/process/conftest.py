@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock._process import Ending, JobProcess, Message, Result, Setup, Supervisor
+from penstock.isolation import Ending, JobProcess, Message, Result, Setup, Supervisor
 
 SPARES = 2  # as workers do; supervisors that tests make for themselves have none
 

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 
-from penstock._process import Interrupted, Progress, Result, raise_when_terminated
+from penstock.isolation import Interrupted, Progress, Result, raise_when_terminated
 
 TARGET = {"imported by": os.getpid()}
 
@@ -149,7 +149,7 @@ def wait_for_notice(target, payload, channel):
 
 
 def ask(target, payload, channel):
-    from penstock._process.channel import RequestRefusedError
+    from penstock.isolation.channel import RequestRefusedError
 
     first = channel.request("double", b"x" * 100_000)
     try:

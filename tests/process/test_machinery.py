@@ -1,24 +1,27 @@
 """Start, watch, signal, reap: with real processes that crash, hang, multiply, flood and escape."""
 
+import ctypes.util
 import errno
 import gc
+import json
 import os
+import re
 import selectors
 import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import msgspec
 import pytest
 from tests.process.conftest import SPARES, Listener, children, is_alive
-from tests.waiting import eventually
+from tests.waiting import freeze, until
 
 from penstock import InvalidArgumentError, ProcessControlError
-from penstock._process import (
+from penstock.isolation import (
     Answer,
     Grace,
     JobProcess,
@@ -29,9 +32,12 @@ from penstock._process import (
     Setup,
     Supervisor,
     Task,
+    starting,
     system,
 )
-from penstock._process.messages import MAX_FRAME
+from penstock.isolation.hooks import PUT_OFF
+from penstock.isolation.messages import MAX_FRAME
+from penstock.isolation.template import Start
 
 pytestmark = [
     pytest.mark.process,
@@ -54,25 +60,26 @@ def below_template(supervisor: Supervisor) -> set[int]:
 
 
 def wait_for_spares(supervisor: Supervisor, number: int = SPARES) -> set[int]:
-    eventually(lambda: len(below_template(supervisor)) == number)
+    until(lambda: len(below_template(supervisor)) == number)
     return below_template(supervisor)
 
 
 @contextmanager
 def suspended(supervisor: Supervisor) -> Iterator[None]:
-    """Keep the supervisor's thread from hearing anything while the block runs."""
+    """Keep the supervisor's thread from reading anything while the block runs."""
     go_on, stopped = threading.Event(), threading.Event()
 
     def stop(_mask: int) -> None:
-        supervisor._woken(_mask)
+        reactor._drain_wake(_mask)
         stopped.set()
         go_on.wait(30)
 
-    wake = supervisor._wake.fileno()
-    supervisor._selector.modify(wake, selectors.EVENT_READ, stop)
-    supervisor._wake_end.send(b"x")
+    reactor = supervisor._reactor
+    wake = reactor._wake.fileno()
+    reactor._selector.modify(wake, selectors.EVENT_READ, stop)
+    reactor._wake_end.send(b"x")
     assert stopped.wait(10)
-    supervisor._selector.modify(wake, selectors.EVENT_READ, supervisor._woken)
+    reactor._selector.modify(wake, selectors.EVENT_READ, reactor._drain_wake)
     try:
         yield
     finally:
@@ -104,7 +111,7 @@ def test_a_process_that_dies_waiting_is_nobodys_failure_and_is_replaced(jobs):
     for pid in waiting:
         os.kill(pid, signal.SIGKILL)
     wait_for_spares(supervisor, 0)
-    eventually(lambda: open_files() == files - 2 * SPARES)
+    until(lambda: open_files() == files - 2 * SPARES)
     _, listener = jobs.start("echo", b"all the same")
     assert listener.result() == b"all the same"
     assert listener.ending().is_clean
@@ -122,7 +129,13 @@ def test_a_job_given_to_a_process_that_is_dying_has_an_end(jobs):
         listeners.append(jobs.start("echo", b"x")[1])
     endings = [listener.ending() for listener in listeners]
     assert {ending.signal for ending in endings} <= {None, signal.SIGKILL}
-    wait_for_spares(supervisor)
+
+    def is_complete() -> bool:
+        """A launch replaces those that are known to be dead, so after one that knows of all, none is missing."""
+        jobs.start("echo", b"x")[1].ending()
+        return len(below_template(supervisor)) == SPARES
+
+    until(is_complete)
 
 
 def test_a_process_known_to_be_dead_gets_no_job(jobs):
@@ -133,7 +146,7 @@ def test_a_process_known_to_be_dead_gets_no_job(jobs):
     with suspended(supervisor):  # so that nobody has heard of their end
         for pid in waiting:
             os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not any(map(is_alive, waiting)))
+        until(lambda: not any(map(is_alive, waiting)))
         _, listener = jobs.start("echo", b"lives")
         assert len(template.jobs) == 1
     assert listener.result() == b"lives"
@@ -194,8 +207,8 @@ def test_a_template_that_is_killed_takes_those_that_wait_along(jobs):
     waiting = wait_for_spares(supervisor)
     files = open_files()
     os.kill(system.parents()[next(iter(waiting))], signal.SIGKILL)
-    eventually(lambda: not any(map(is_alive, waiting)))
-    eventually(lambda: open_files() == files - 2 * SPARES - 1)
+    until(lambda: not any(map(is_alive, waiting)))
+    until(lambda: open_files() == files - 2 * SPARES - 1)
     _, listener = jobs.start("echo", b"from a new one")
     assert listener.result() == b"from a new one"
 
@@ -287,7 +300,7 @@ def test_what_an_import_leaves_open_is_named_and_each_job_imports_for_itself(tmp
         "store.execute('CREATE TABLE IF NOT EXISTS t (x)')\n"
         "pid = os.getpid()\n"
         "def entry(target, payload, channel):\n"
-        "    from penstock._process import Result\n"
+        "    from penstock.isolation import Result\n"
         "    channel.send(Result(str(target == os.getpid()).encode()))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -306,11 +319,93 @@ def test_what_an_import_leaves_open_is_named_and_each_job_imports_for_itself(tmp
     supervisor.close()
 
 
+LIBRARY = """
+import os
+import re
+{imports}
+pid = os.getpid()
+def entry(target, payload, channel):
+    from penstock.isolation import Result
+    {use}
+    channel.send(Result(f"{{target}} {{os.getppid()}} {{os.getpid()}}".encode()))
+"""
+ARROW = "import pyarrow.compute; pyarrow.compute.sum(pyarrow.array(range(100000)))"
+
+
+def where_imported(tmp_path, monkeypatch, imports, use="pass"):
+    """Run a job whose module imports something; return where that was done, and what was said about it."""
+    (tmp_path / "uses_library.py").write_text(LIBRARY.format(imports=imports, use=use))
+    monkeypatch.syspath_prepend(tmp_path)
+    supervisor = Supervisor(Setup(entry="uses_library:entry", target="uses_library:pid"))
+    listeners = [Listener() for _ in range(3)]
+    try:
+        for listener in listeners:
+            supervisor.launch(b"", listener)
+        results = [[int(word) for word in listener.result().split()] for listener in listeners]
+    finally:
+        supervisor.close()
+    if all(imported == parent for imported, parent, _ in results):
+        return "template", supervisor.hazards
+    assert all(imported == own for imported, _, own in results)
+    return "job", supervisor.hazards
+
+
+@pytest.mark.parametrize(
+    ("imports", "use"),
+    [
+        ("import numpy", "import numpy; numpy.ones((300, 300)) @ numpy.ones((300, 300))"),
+        (
+            "import numpy; numpy.ones((300, 300)) @ numpy.ones((300, 300))",
+            "import numpy; numpy.linalg.inv(numpy.eye(300))",
+        ),
+        ("import pandas", "import pandas; pandas.DataFrame({'n': [1, 2]}).groupby('n').sum()"),
+        ("import pyarrow", ARROW),
+        ("import pyarrow.compute, pyarrow.dataset, pandas", ARROW),
+    ],
+    ids=["numpy", "numpy in use", "pandas", "pyarrow", "all"],
+)
+def test_jobs_are_forked_from_a_template_that_has_imported_such_a_library(
+    tmp_path, monkeypatch, imports, use
+):
+    pytest.importorskip("pyarrow")
+    monkeypatch.delenv("JE_ARROW_MALLOC_CONF", raising=False)
+    assert where_imported(tmp_path, monkeypatch, imports, use) == ("template", ())
+
+
+def test_a_setting_of_the_user_is_left_alone_and_the_thread_of_the_library_is_named(tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.setenv("JE_ARROW_MALLOC_CONF", "background_thread:true")
+    where, hazards = where_imported(tmp_path, monkeypatch, "import pyarrow")
+    assert (where, hazards) == ("job", ("thread 'jemalloc_bg_thd' of a library",))
+
+
+OPENMP = """
+import ctypes, ctypes.util
+gomp = ctypes.CDLL(ctypes.util.find_library("gomp"))
+step = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
+def parallel():
+    gomp.GOMP_parallel(step, None, 3, 0)
+{first}
+"""
+
+
+@pytest.mark.skipif(ctypes.util.find_library("gomp") is None, reason="needs the OpenMP library of GCC")
+@pytest.mark.parametrize(
+    ("first", "where"), [("", "template"), ("parallel()", "job")], ids=["unused", "in use"]
+)
+def test_a_pool_of_openmp_threads_is_never_forked_and_jobs_can_use_it(tmp_path, monkeypatch, first, where):
+    """A job that was forked beside such a pool would wait for ever for threads that are not there."""
+    found, hazards = where_imported(tmp_path, monkeypatch, OPENMP.format(first=first), "parallel()")
+    assert found == where
+    assert len(hazards) == (where == "job")
+    assert all(re.fullmatch(r"2 threads '\S+' of a library", text) for text in hazards)
+
+
 def test_an_app_in_a_script_is_found_by_the_scripts_path(tmp_path):
     script = tmp_path / "app.py"
     script.write_text(
         "import threading\n"
-        "from penstock._process import Result, Setup, Supervisor\n"
+        "from penstock.isolation import Result, Setup, Supervisor\n"
         "class App: name = 'the app'\n"
         "app = App()\n"
         "def entry(target, payload, channel):\n"
@@ -380,7 +475,7 @@ def test_output_is_kept_in_bounds_and_never_blocks_the_job(jobs):
     [
         ("segfault", "process died of a segmentation fault (SIGSEGV)"),
         ("exit_three", "process exited with code 3"),
-        ("kill_itself", "process was killed (SIGKILL), probably by somebody else"),
+        ("kill_itself", "process was killed (SIGKILL), probably by another process"),
         ("raise_something", "process exited with code 1"),
     ],
 )
@@ -484,7 +579,7 @@ def test_a_neighbour_is_left_alone_when_a_tree_is_swept_up(jobs):
 
 SUPERVISOR_SCRIPT = """
 import os, signal, sys, threading
-from penstock._process import Setup, Supervisor
+from penstock.isolation import Setup, Supervisor
 class Watcher:
     def received(self, process, message): print(message.data.decode(), flush=True)
     def ended(self, process, ending): pass
@@ -534,7 +629,7 @@ def test_nothing_survives_a_killed_supervisor(killable, kind, tmp_path):
     assert len(pids) == 3
     assert all(map(is_alive, pids))
     ends = [os.pidfd_open(pid) for pid in pids]
-    when((tmp_path / "bystander").exists)
+    until((tmp_path / "bystander").exists)
     child.kill()
     for end in ends:
         assert wait_readable(end), "a process outlived the supervisor"
@@ -545,20 +640,13 @@ def test_a_job_does_not_survive_template_and_supervisor(killable, tmp_path):
     """F23: both are killed at once, so that nobody is left to end the job but the kernel."""
     child = killable("tell_family")
     job, template = map(int, child.stdout.readline().split())
-    when((tmp_path / "bystander").exists)
+    until((tmp_path / "bystander").exists)
     end = os.pidfd_open(job)
-    os.kill(child.pid, signal.SIGSTOP)
+    freeze(child.pid)
     os.kill(template, signal.SIGKILL)
     child.kill()
     assert wait_readable(end), "the job outlived everybody"
     os.close(end)
-
-
-def when(condition, seconds=20):
-    until, pause = time.monotonic() + seconds, threading.Event()
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        pause.wait(0.005)
 
 
 def wait_readable(descriptor, seconds=10):
@@ -651,7 +739,7 @@ def test_a_supervisor_cannot_be_used_after_a_fork():
     listener = Listener()
 
     def run(channel):
-        from penstock._process import Result
+        from penstock.isolation import Result
 
         try:
             supervisor.fork(print, listener)
@@ -675,7 +763,7 @@ def test_a_function_of_this_process_runs_without_its_connections():
     others = children()
 
     def run(channel):
-        from penstock._process import Result
+        from penstock.isolation import Result
 
         os.write(write, b"through a pipe")
         pair[1].send(b"through a pair")
@@ -713,3 +801,34 @@ def test_a_killed_keeper_takes_its_job_along():
     assert not is_alive(pid)
     supervisor.close()
     assert children() == others
+
+
+@pytest.mark.parametrize("moment", ["before it is told anything", "while it imports"])
+def test_a_template_whose_supervisor_is_killed_while_it_starts_ends_in_silence(tmp_path, moment):
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    (tmp_path / "slow.py").write_text(f"open({str(gate)!r}).read()\nTARGET = None\n")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    setup = Setup(entry="tests.process.entries:echo", target="slow:TARGET")
+    with ours, theirs:
+        template = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                starting._BOOT,
+                str(theirs.fileno()),
+                json.dumps([str(tmp_path), *sys.path]),
+                PUT_OFF,
+            ],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=[theirs.fileno()],
+        )
+        theirs.close()
+        if moment == "while it imports":
+            ours.send(msgspec.msgpack.encode(Start(setup, os.getpid(), ["x"], False, {})))
+            with gate.open("w"):  # opens when the import has begun
+                ours.close()
+        ours.close()
+        _, said = template.communicate(timeout=30)
+    assert (template.returncode, said) == (0, b"")

@@ -1,5 +1,6 @@
 """The shared state: one lock a job, whole reads, and a lock that outlives nobody."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -42,16 +43,64 @@ def test_variables_hold_what_was_written_and_refuse_what_is_wrong(state):
     assert len(state["result"].value["large"]) == 500_000
     for name, wrong in [
         ("status", 9),
+        ("status", "RUNNING"),
         ("command", 9),
+        ("command", True),
         ("progress", 101),
         ("description", 7),
+        ("description", "\ud800"),
         ("result", {1}),
+        ("result", "\ud800"),
     ]:
-        with pytest.raises(ValueError):
+        with pytest.raises(InvalidArgumentError) as caught:
             state[name].value = wrong
-    assert state["progress"].value == 40
-    with pytest.raises(InvalidArgumentError):
-        ipc.create_job_shared_state(None)
+        assert caught.value.field == name
+    assert (state["progress"].value, state["description"].value) == (40, "half")
+
+
+@pytest.mark.requirement("P13")
+def test_a_lower_progress_changes_nothing(state):
+    for wanted, then in [(60, 60), (10, 60), (60, 60), (61, 61), (0, 61), (100, 100)]:
+        state["progress"].value = wanted
+        assert state["progress"].value == then
+        with ipc.with_job_lock(state):
+            state["progress"].set(5)
+            assert state["progress"].get() == then
+
+
+@pytest.mark.requirement("P6")
+@pytest.mark.parametrize("wrong", [{}, {"mutex": None}, {"mutex": 5}, None, 5, []])
+def test_a_lock_of_something_else_is_refused_at_once(wrong):
+    with pytest.raises(InvalidArgumentError) as caught:
+        ipc.with_job_lock(wrong)
+    assert caught.value.field == "shared_state"
+
+
+@pytest.mark.requirement("P6")
+@pytest.mark.parametrize("wrong", [None, 5, multiprocessing.Manager, object()])
+def test_a_manager_that_is_none_is_refused(wrong):
+    with pytest.raises(InvalidArgumentError) as caught:
+        ipc.create_job_shared_state(wrong)
+    assert caught.value.field == "manager"
+
+
+def _report(state):
+    with ipc.with_job_lock(state):
+        state["progress"].value = 50
+        state["result"].value = {"pid": os.getpid()}
+
+
+@pytest.mark.requirement("P6")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_manager_of_multiprocessing_makes_a_state_that_outlives_it(method):
+    context = multiprocessing.get_context(method)
+    with context.Manager() as manager:
+        state = ipc.create_job_shared_state(manager)
+        assert list(state) == ["status", "command", "progress", "description", "result", "mutex"]
+    child = context.Process(target=_report, args=(state,))
+    child.start()
+    child.join(60)
+    assert (state["progress"].value, state["result"].value) == (50, {"pid": child.pid})
 
 
 def _count_up(state, rounds):
@@ -134,11 +183,32 @@ def test_the_lock_is_reentrant_and_between_threads(state):
     assert order == ["first", "second"]
 
 
-def test_a_state_gives_its_memory_back():
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(50):
-        ipc.create_job_shared_state(ipc.get_manager())
-    import gc
+def test_a_state_gives_its_memory_back_without_the_garbage_collector():
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(50):
+            ipc.create_job_shared_state(ipc.get_manager())
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
 
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+
+def test_a_state_that_is_no_longer_shared_keeps_its_values_and_can_be_shared_again(state):
+    memory = state["mutex"].state
+    state["result"].value = {"n": [1]}
+    state["progress"].value = 40
+    seen = memory.generation()
+    memory.unshare()
+    memory.unshare()
+    state["result"].value["n"].append(2)
+    assert (state["result"].value, state["progress"].value) == ({"n": [1]}, 40)
+    state["description"].value = "alone"
+    with ipc.with_job_lock(state):
+        memory.share()
+        state["progress"].value = 41
+        child = multiprocessing.get_context("fork").Process(target=_report, args=(state,))
+        child.start()
+    child.join(60)
+    assert (state["progress"].value, state["description"].value) == (50, "alone")
+    assert memory.generation() > seen

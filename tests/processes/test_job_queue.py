@@ -12,6 +12,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 import penstock
 from penstock import InvalidArgumentError, QueueClosedError
@@ -45,15 +46,6 @@ def run(queue, job):
     queue.add_job(job)
     queue.start_job(job.job_id)
     return queue.wait_for_job(job.job_id, LONG)
-
-
-def when(condition, seconds=LONG):
-    """Wait for something that another process does."""
-    until = time.monotonic() + seconds
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        pause.wait(0.005)
 
 
 class Hooked(QueueJobBase):
@@ -167,7 +159,7 @@ def test_a_stopped_job_is_interrupted_after_its_hook(queue):
     job = new(Hooked, wait=True)
     queue.add_job(job)
     queue.start_job(job.job_id)
-    when(lambda: queue.get_job_status(job.job_id).description == "Waiting")
+    until(lambda: queue.get_job_status(job.job_id).description == "Waiting")
     queue.stop_job(job.job_id)
     last = queue.get_job_status(job.job_id)
     assert (last.status, last.description) == (JobStatus.INTERRUPTED, "Stopped by user")
@@ -180,7 +172,7 @@ def test_a_failing_on_stop_does_not_undo_the_stop(jsonl_queue):
     job = new(Hooked, wait=True, fail_in="on_stop")
     jsonl_queue.add_job(job)
     jsonl_queue.start_job(job.job_id)
-    when(lambda: jsonl_queue.get_job_status(job.job_id).description == "Waiting")
+    until(lambda: jsonl_queue.get_job_status(job.job_id).description == "Waiting")
     jsonl_queue.stop_job(job.job_id)
     last = jsonl_queue.get_job_status(job.job_id)
     assert last.status is JobStatus.INTERRUPTED
@@ -195,7 +187,7 @@ def test_a_job_that_supports_it_is_started_again(queue):
         queue.start_job(job.job_id)
         record = queue.get_job_status(job.job_id)
         assert (record.status, record.result) == (JobStatus.RUNNING, None)
-        when(lambda: queue.get_job_status(job.job_id).progress == 10)
+        until(lambda: queue.get_job_status(job.job_id).progress == 10)
         queue.stop_job(job.job_id)
         assert queue.get_job_status(job.job_id).result == "partial"
     assert queue.metrics == (2, 0, 0, 2, 0)
@@ -238,10 +230,41 @@ def test_an_id_is_a_uuid_of_version_4(job_id):
     assert caught.value.field == "job_id"
 
 
+@pytest.mark.requirement("P4", "P15")
+def test_one_uuid_is_one_job_however_it_is_written(queue):
+    job = Waiting(VERSION_4.upper(), {})
+    assert queue.add_job(job) == job.job_id == VERSION_4
+    for same in (VERSION_4, VERSION_4.upper(), VERSION_4.title()):
+        with pytest.raises(JobAlreadyExistsError):
+            queue.add_job(Waiting(same, {}))
+    upper = VERSION_4.upper()
+    queue.start_job(upper)
+    until(lambda: queue.get_job_status(upper).progress == 10)
+    queue.suspend_job(upper)
+    queue.resume_job(upper)
+    queue.stop_job(upper)
+    assert queue.wait_for_job(upper, LONG) == queue.get_job_status(VERSION_4)
+    assert not queue.get_job_output(upper)
+    assert queue.registry.latest(upper).status is JobStatus.INTERRUPTED
+    queue.delete_job(upper)
+    assert queue.get_jobs() == {}
+
+
+class WithoutBase(SimpleJob):
+    def __init__(self):
+        """Leave out what the base class does."""
+
+    def execute(self):
+        """Nothing."""
+
+
 @pytest.mark.parametrize(
     ("call", "field"),
     [
         (lambda queue: queue.add_job("job"), "job"),
+        (lambda queue: queue.add_job(WithoutBase()), "job_id"),
+        (lambda queue: queue.wait_for_job("x", timeout="1"), "timeout"),
+        (lambda _: new(Waiting).stop_process("1"), "timeout"),
         (lambda _: JobQueue("registry.jsonl"), "registry"),
         (lambda queue: queue.stop_job("x", timeout=-1), "timeout"),
         (lambda queue: queue.stop_job("x", timeout=True), "timeout"),
@@ -314,13 +337,43 @@ def test_progress_never_falls_and_is_100_only_at_the_end(jsonl_queue):
     assert "result must be JSON" in last.description
 
 
+class WritingProgress(SimpleJob):
+    """Writes its progress into the shared state itself, and goes back."""
+
+    def execute(self):
+        seen = []
+        for percent in (60, 10, 100, 0):
+            self.shared_state["progress"].value = percent
+            seen.append(self.shared_state["progress"].value)
+            self.set_result(seen)
+        if self.params.get("fail"):
+            raise ValueError("with all its progress")
+        self.set_description("Waiting")
+        self.wait_for_stop(LONG)
+
+
+@pytest.mark.requirement("P13", "C39")
+def test_progress_written_into_the_shared_state_never_falls_either(queue):
+    job = new(WritingProgress)
+    queue.add_job(job)
+    queue.start_job(job.job_id)
+    until(lambda: queue.get_job_status(job.job_id).description == "Waiting")
+    job.shared_state["progress"].value = 10
+    record = queue.get_job_status(job.job_id)
+    assert (record.result, record.progress) == ([60, 60, 100, 100], 99)
+    queue.stop_job(job.job_id)
+    assert queue.get_job_status(job.job_id).progress == 99
+    assert queue.registry.latest(job.job_id).progress == 99
+    assert run(queue, new(WritingProgress, fail=True)).progress == 99
+
+
 @pytest.mark.requirement("P10", "C43")
 def test_progress_of_a_running_job_is_seen_live_and_reaches_the_registry(queue):
     job = new(Waiting)
     queue.add_job(job)
     queue.start_job(job.job_id)
-    when(lambda: queue.get_job_status(job.job_id).progress == 10)
-    when(lambda: queue.registry.latest(job.job_id).progress == 10, seconds=10)
+    until(lambda: queue.get_job_status(job.job_id).progress == 10)
+    until(lambda: queue.registry.latest(job.job_id).progress == 10)
     kept = queue.registry.latest(job.job_id)
     assert (kept.status, kept.description) == (JobStatus.RUNNING, "Waiting")
     queue.stop_job(job.job_id)
@@ -333,6 +386,8 @@ class Returning(SimpleJob):
 
 def test_what_execute_returns_is_the_result(queue):
     assert run(queue, new(Returning, value={"a": [1, None, "ü"]})).result == {"a": [1, None, "ü"]}
+    last = run(queue, new(Returning, value=(1, "two")))
+    assert last.result == queue.registry.latest(last.job_id).result == [1, "two"]
 
 
 def test_a_result_that_is_no_json_is_an_error(jsonl_queue):
@@ -383,7 +438,7 @@ def test_a_job_that_never_looks_is_interrupted_long_before_the_timeout(jsonl_que
     job = new(Sleeping)
     jsonl_queue.add_job(job)
     jsonl_queue.start_job(job.job_id)
-    when(lambda: jsonl_queue.get_job_status(job.job_id).progress == 1)
+    until(lambda: jsonl_queue.get_job_status(job.job_id).progress == 1)
     began = time.monotonic()
     jsonl_queue.stop_job(job.job_id, timeout=20)
     assert time.monotonic() - began < 15
@@ -396,7 +451,7 @@ def test_a_job_that_does_not_stop_is_killed_if_that_is_wanted(queue):
     job = new(Stubborn)
     queue.add_job(job)
     queue.start_job(job.job_id)
-    when(lambda: queue.get_job_status(job.job_id).progress == 1)
+    until(lambda: queue.get_job_status(job.job_id).progress == 1)
     with pytest.raises(ProcessControlError, match=r"did not stop within 0\.1 s"):
         queue.stop_job(job.job_id, timeout=0.1, terminate=False)
     assert queue.get_job_status(job.job_id).status is JobStatus.RUNNING
@@ -415,7 +470,7 @@ def test_a_job_is_deleted_from_any_state(queue, kind, force):
     queue.add_job(job)
     if kind != "pending":
         queue.start_job(job.job_id)
-        when(lambda: queue.get_job_status(job.job_id).progress == 10)
+        until(lambda: queue.get_job_status(job.job_id).progress == 10)
     if kind == "ended":
         queue.stop_job(job.job_id)
     queue.delete_job(job.job_id, force=force)
@@ -448,7 +503,7 @@ class Crashing(SimpleJob):
         ("segfault", "process died of a segmentation fault (SIGSEGV)"),
         (
             "kill",
-            "process was killed (SIGKILL), probably by somebody else, perhaps the kernel's out-of-memory killer",
+            "process was killed (SIGKILL), probably by another process, perhaps the kernel's out-of-memory killer",
         ),
     ],
 )
@@ -487,7 +542,7 @@ def test_a_suspended_job_stands_still_until_it_is_resumed(queue):
     job = new(Counting, counter=counter)
     queue.add_job(job)
     queue.start_job(job.job_id)
-    when(lambda: counter.value > 0)
+    until(lambda: counter.value > 0)
     queue.suspend_job(job.job_id)
     queue.suspend_job(job.job_id)
     record = queue.get_job_status(job.job_id)
@@ -497,7 +552,7 @@ def test_a_suspended_job_stands_still_until_it_is_resumed(queue):
     assert queue.get_job_status(job.job_id).status is JobStatus.RUNNING  # its lock is free
     assert counter.value == seen
     queue.resume_job(job.job_id)
-    when(lambda: counter.value > seen)
+    until(lambda: counter.value > seen)
     assert queue.get_job_status(job.job_id).description == "Started"
     queue.suspend_job(job.job_id)
     queue.stop_job(job.job_id)  # also while it is suspended
@@ -515,7 +570,7 @@ def started(queue, kind):
     job = new(kind)
     queue.add_job(job)
     queue.start_job(job.job_id)
-    when(lambda: queue.get_job_status(job.job_id).description != "Started")
+    until(lambda: queue.get_job_status(job.job_id).description != "Started")
     return job, job._process.pid
 
 
@@ -612,7 +667,7 @@ def test_nothing_that_a_job_started_outlives_it(jsonl_queue):
     job = new(WithFamily)
     jsonl_queue.add_job(job)
     jsonl_queue.start_job(job.job_id)
-    when(lambda: jsonl_queue.get_job_status(job.job_id).progress == 50)
+    until(lambda: jsonl_queue.get_job_status(job.job_id).progress == 50)
     pid = jsonl_queue.get_job_status(job.job_id).result
     os.kill(pid, 0)
     jsonl_queue.delete_job(job.job_id, force=True)
@@ -677,7 +732,7 @@ def test_closing_stops_what_runs_and_leaves_nothing(registry):
         queue.start_job(job.job_id)
     for job in jobs:
         is_under_way = lambda job=job, queue=queue: queue.get_job_status(job.job_id).progress > 0  # noqa: E731
-        when(is_under_way)
+        until(is_under_way)
     pids = [job._process.pid for job in jobs]
     queue.close(timeout=1)
     queue.close()
@@ -687,13 +742,12 @@ def test_closing_stops_what_runs_and_leaves_nothing(registry):
             os.kill(pid, 0)
     with pytest.raises(QueueClosedError):
         queue.add_job(new(Waiting))
-    del queue, job, jobs, is_under_way
-    when(lambda: threading.active_count() <= threads)  # those of earlier tests may have ended meanwhile
-    gc.collect()  # jobs and their processes know each other
-    # the variables of the jobs are gone with the jobs; a store keeps what it opened for the threads it has seen
+    until(lambda: threading.active_count() <= threads)  # those of earlier tests may have ended meanwhile
+    # a store keeps what it opened for the threads it has seen
     assert len(os.listdir("/proc/self/fd")) <= files + (0 if isinstance(registry, JsonlRegistry) else 4)
 
 
+@pytest.mark.deep
 def test_many_jobs_at_once(jsonl_queue):
     """F20: no zombie, no descriptor left, each with its own result."""
     before = len(os.listdir("/proc/self/fd"))
@@ -705,7 +759,50 @@ def test_many_jobs_at_once(jsonl_queue):
     assert [jsonl_queue.wait_for_job(job.job_id, 60).result for job in jobs] == list(range(40))
     assert jsonl_queue.metrics == (40, 40, 0, 0, 0)
     # the recorder knows the end a moment before the last keeper is waited for
-    when(lambda: len(os.listdir("/proc/self/fd")) <= before + 40 + 2)
+    until(lambda: len(os.listdir("/proc/self/fd")) <= before + 2)
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+@pytest.mark.requirement("P6")
+def test_no_descriptor_outlives_its_process(jsonl_queue):
+    """F20: neither of jobs that are kept nor of deleted ones, though the garbage collector never runs."""
+    run(jsonl_queue, new(Returning, value=0))  # threads and pipes of the queue are there
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(7):
+            jobs = [new(Returning, value=number) for _ in range(40)]
+            for job in jobs:
+                jsonl_queue.add_job(job)
+            assert len(os.listdir("/proc/self/fd")) <= before  # a job that waits has none either
+            for job in jobs:
+                jsonl_queue.start_job(job.job_id)
+            for job in jobs:
+                assert jsonl_queue.wait_for_job(job.job_id, 60).result == number
+            for job in jobs[:20]:
+                jsonl_queue.delete_job(job.job_id)
+            until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+            assert {job.shared_state["result"].value for job in jobs} == {number}
+    finally:
+        gc.enable()
+
+
+def test_a_process_that_cannot_start_leaves_no_descriptor(jsonl_queue, monkeypatch):
+    def refuse(*_args, **_options):
+        raise ProcessControlError("no process today")
+
+    run(jsonl_queue, new(Returning, value=0))
+    monkeypatch.setattr(jsonl_queue._supervisor, "fork", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    job = new(Returning, value=1)
+    jsonl_queue.add_job(job)
+    with pytest.raises(ProcessControlError, match="no process today"):
+        jsonl_queue.start_job(job.job_id)
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert jsonl_queue.get_job_status(job.job_id).status is JobStatus.ERROR
+    assert job.shared_state["status"].value is JobStatus.ERROR
 
 
 SPEC_SCRIPT = """
@@ -819,7 +916,7 @@ def test_a_registry_does_not_say_for_ever_that_a_lost_job_runs(tmp_path):
         with JobQueue(JsonlRegistry(path)) as third:  # the keeper may need a moment longer than the job
             return third.get_job_status(lost).status is JobStatus.ERROR
 
-    when(found)
+    until(found)
     records = {record.job_id: record for record in JsonlRegistry(path).all_latest()}
     assert records[lost].description == "the process of its queue ended while it ran"
     assert records[waiting].status is JobStatus.PENDING
@@ -836,7 +933,7 @@ def test_a_job_controls_its_process_without_a_queue():
     assert process.exitcode is None
     with pytest.raises(InvalidJobStateError):
         job.start_process()
-    when(lambda: job.shared_state["progress"].value == 10)
+    until(lambda: job.shared_state["progress"].value == 10)
     job.stop_process(timeout=LONG)
     assert (process.is_alive(), process.exitcode) == (False, 0)
     assert job.shared_state["status"].value is JobStatus.INTERRUPTED
@@ -848,7 +945,7 @@ def test_a_job_controls_its_process_without_a_queue():
 def test_a_job_that_does_not_stop_is_terminated():
     job = new(Stubborn)
     process = job.start_process()
-    when(lambda: job.shared_state["progress"].value == 1)
+    until(lambda: job.shared_state["progress"].value == 1)
     with pytest.raises(ProcessControlError, match="terminate_process"):
         job.stop_process(timeout=0.05)
     job.terminate_process()
@@ -895,6 +992,7 @@ def test_a_job_of_an_earlier_queue_can_be_deleted_unless_it_runs_there(registry)
         assert earlier.get_job_status(running.job_id).status is JobStatus.RUNNING
 
 
+@pytest.mark.deep
 @pytest.mark.requirement("P8", "P13")
 def test_no_snapshot_tells_an_end_before_it_is_one(tmp_path):
     registry = JsonlRegistry(tmp_path / "registry.jsonl")

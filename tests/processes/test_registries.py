@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from tests.waiting import until
 
 import penstock
 from penstock import BackendError, InvalidArgumentError
@@ -279,25 +280,19 @@ def test_many_records_come_in_pages(store):
 
 def test_a_store_keeps_what_a_living_registry_has(tmp_path, monkeypatch):
     """The registry beats for its running jobs, and stops when it has none."""
-    with penstock.open_backend(f"sqlite:///{tmp_path}/jobs.db", liveness=0.3) as backend:
+    with penstock.open_backend(f"sqlite:///{tmp_path}/jobs.db", liveness=1.5) as backend:
         beats = []
-        beat_owner = backend.beat_owner
-        monkeypatch.setattr(backend, "beat_owner", lambda owner: beats.append(owner) or beat_owner(owner))
+        beat = backend.owners.beat
+        monkeypatch.setattr(backend.owners, "beat", lambda owner: beats.append(owner) or beat(owner))
         registry = BackendRegistry(backend)
-        threads = threading.active_count()
         job = record(S.RUNNING)
         registry.append(job)
-        beat = registry._beat
-        pause = threading.Event()
-        until = time.monotonic() + 0.6  # twice as long as a silent process may be
-        while time.monotonic() < until:
-            backend.maintain()
-            pause.wait(0.05)
+        # Five thirds of what a process may be silent for.
+        until(lambda: backend.maintain() and len(beats) >= 5)
         assert registry.latest(job.job_id).status is S.RUNNING
-        assert len(beats) >= 2
         registry.append(replace(job, status=S.COMPLETED))
-        beat.join(10)
-        assert threading.active_count() == threads
+        until(lambda: not registry._heartbeat.is_running)
+        assert registry._heartbeat.join(10)
         registry.append(record(S.RUNNING))  # and begins again
 
 

@@ -15,7 +15,7 @@ pytest.register_assert_rewrite("penstock.testing.conformance")
 POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 
 
-@pytest.fixture(params=["memory", "sqlite", POSTGRES])
+@pytest.fixture(params=[pytest.param("memory", marks=pytest.mark.deep), "sqlite", POSTGRES])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":
         return str(request.getfixturevalue("postgres_store"))

@@ -2,10 +2,10 @@
 
 import multiprocessing
 import os
-import threading
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 import penstock
 from penstock import Job, JobStatus, JobStream, cancel_scope
@@ -94,8 +94,7 @@ def test_two_queues_on_one_file_share_the_work(url: str) -> None:
         seen: list[str] = []
         with cancel_scope(timeout=SOON):
             for stream in streams:
-                while stream.free or not stream.held:
-                    pass
+                until(lambda stream=stream: stream.held and not stream.free)
                 seen += [job.id for job in next(stream)]
         assert sorted(seen) == sorted(f"job{number}" for number in range(10))
 
@@ -108,8 +107,7 @@ def test_a_child_of_a_fork_leaves_its_parents_streams_alone(tmp_path: Path) -> N
         with cancel_scope(timeout=SOON):
             jobs = next(taken)
         untaken = queue.stream_jobs("untaken", max_assigned_jobs=2)
-        while untaken.free:
-            threading.Event().wait(0.01)
+        until(lambda: not untaken.free)
         child = os.fork()
         if child == 0:
             status = 1

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 import penstock.aio
 from penstock import (
@@ -24,7 +25,6 @@ from penstock import (
     cancel_scope,
 )
 from penstock.aio import AsyncQueue
-from penstock.testing.conformance.queue_support import until
 
 SOON = 20.0
 #: A stream is opened by using it, and events need no waiting.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 import penstock
 from penstock import (
@@ -21,7 +22,7 @@ from penstock import (
 )
 from penstock.documents import DocumentQueue, QueueDriver
 from penstock.documents import queue as documents_queue
-from penstock.testing.conformance.queue_support import drain, part, until
+from penstock.testing.conformance.queue_support import drain, part
 
 HERE = ("doc", "global", "main")
 SOON = 20.0
@@ -38,7 +39,7 @@ def test_a_job_taken_while_its_queue_is_cleared_goes_on(
     """What was seen waiting may run by the time it is cancelled."""
     job = documents.enqueue(*HERE, 1)
     backend = documents.queue.backend
-    real = backend.list_keyed
+    real = backend.reading.list_keyed
 
     def seen_then_taken(*args: Any, **filters: Any) -> list[str]:
         found = real(*args, **filters)
@@ -46,7 +47,7 @@ def test_a_job_taken_while_its_queue_is_cleared_goes_on(
             assert documents.dequeue(*HERE).id == job.id
         return found
 
-    monkeypatch.setattr(backend, "list_keyed", seen_then_taken)
+    monkeypatch.setattr(backend.reading, "list_keyed", seen_then_taken)
     documents.clear(*HERE)
     assert documents.queue.get_job(job.id).status is JobStatus.RUNNING
 

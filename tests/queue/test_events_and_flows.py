@@ -3,11 +3,11 @@
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.waiting import pass_time, until
 
 import penstock
 from penstock import (
@@ -20,13 +20,12 @@ from penstock import (
     Job,
     Key,
     Queue,
-    _emitter,
     chain,
     fan_in,
     fan_out,
 )
+from penstock.queue import emitter
 from penstock.testing import ManualClock
-from penstock.testing.conformance.queue_support import until
 
 SOON = 10.0
 
@@ -124,7 +123,7 @@ def test_only_postgresql_can_join_a_transaction(queue: Queue, url: str) -> None:
 
 
 def listeners(queue: Queue) -> int:
-    return len(queue.backend._listeners)  # type: ignore[attr-defined]
+    return len(queue.backend.runtime._listeners)  # type: ignore[attr-defined]
 
 
 def test_verbs_of_the_backend_are_told_too(queue: Queue) -> None:
@@ -132,7 +131,7 @@ def test_verbs_of_the_backend_are_told_too(queue: Queue) -> None:
     for number in range(5):
         queue.backend.enqueue_job(job(f"job{number}"))
     until(lambda: events == [(EventKind.JOB_AVAILABLE, f"job{number}") for number in range(5)])
-    assert not queue._emitter._untold
+    assert not queue._emitter._pending
 
 
 def test_the_store_is_listened_to_only_while_somebody_is_subscribed(queue: Queue) -> None:
@@ -147,7 +146,7 @@ def test_the_store_is_listened_to_only_while_somebody_is_subscribed(queue: Queue
     for number in range(5):
         queue.backend.enqueue_job(job(f"job{number}"))
     queue.block()
-    assert not queue._emitter._untold
+    assert not queue._emitter._pending
     until(lambda: "penstock-events" not in {each.name for each in threading.enumerate()})
 
 
@@ -176,7 +175,7 @@ def test_who_subscribes_at_the_same_time_is_told_once(connect: Callable[..., Que
 def test_a_subscriber_that_hangs_does_not_fill_the_memory(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_emitter, "MOST_UNTOLD", 10)
+    monkeypatch.setattr(emitter, "MAX_PENDING", 10)
     told: list[str | None] = []
     hanging, go = threading.Event(), threading.Event()
 
@@ -190,7 +189,7 @@ def test_a_subscriber_that_hangs_does_not_fill_the_memory(
     assert hanging.wait(SOON)
     for number in range(30):
         queue.backend.enqueue_job(job(f"job{number}"))
-    assert len(queue._emitter._untold) == 10
+    assert len(queue._emitter._pending) == 10
     go.set()
     until(lambda: told == ["first", *(f"job{number}" for number in range(20, 30))])
     assert "20 commits were dropped" in caplog.text
@@ -202,7 +201,7 @@ def test_a_subscriber_may_close_the_queue_while_streams_are_busy(connect: Callab
     closed = threading.Event()
 
     def close(_event: Event) -> None:
-        time.sleep(0.2)
+        pass_time(0.2)  # meanwhile the streams come to wait for their turn
         queue.close()
         closed.set()
 
@@ -237,7 +236,7 @@ def test_events_go_on_in_a_child(shared_url: str) -> None:
 
 
 def test_the_fault_of_a_listener_is_logged(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    end = queue.backend.listen(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]
+    end = queue.backend.runtime.listen(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]
     queue.enqueue_job(job("a"))
     end()
     assert "a listener failed" in caplog.text

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import freeze, throughout, until
 
 import penstock
 from penstock import (
@@ -26,10 +27,10 @@ from penstock import (
     Queue,
     QueueClosedError,
     StaleAttemptError,
-    _emitter,
     cancel_scope,
 )
-from penstock.testing.conformance.queue_support import nothing_comes, until
+from penstock.queue import emitter
+from penstock.testing.conformance.queue_support import nothing_comes
 
 SOON = 30.0
 
@@ -221,7 +222,7 @@ def test_a_stream_closed_by_its_own_consumer_ends(queue: Queue) -> None:
 
 def test_a_subscriber_may_close_a_stream(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The dispatcher itself tells of a claim that it has made; it cannot wait for itself."""
-    monkeypatch.setattr(_emitter, "GRACE_SECONDS", 2 * SOON)  # so that nobody else tells
+    monkeypatch.setattr(emitter, "GRACE_SECONDS", 2 * SOON)  # so that nothing else emits
     put(queue, "a")  # before there is a stream: what comes later is claimed, and told, by whoever puts it in
     opened, closed = threading.Event(), threading.Event()
     streams: list[JobStream] = []
@@ -244,6 +245,7 @@ def test_a_subscriber_may_close_a_stream(queue: Queue, monkeypatch: pytest.Monke
 # -- many ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_a_thousand_rounds_of_streams_leak_neither_threads_nor_jobs(queue: Queue) -> None:
     """Q31, Q32: opened and closed at every moment of a push."""
     before = set(threading.enumerate())
@@ -259,54 +261,68 @@ def test_a_thousand_rounds_of_streams_leak_neither_threads_nor_jobs(queue: Queue
             never.wait(0.0002 * (number % 7))
         stream.close()
     names = [each.name for each in threading.enumerate() if each not in before]
-    assert len(names) == len(set(names)) <= 5  # dispatch, beat, upkeep, and two of the store for hints
+    assert (
+        len(names) == len(set(names)) <= 5
+    )  # dispatch, beat, upkeep, and two of the store for notifications
     stats = queue.get_job_stats()
     assert (stats.running_jobs, stats.failed_jobs + stats.pending_jobs) == (0, 20)
     assert len(queue._dispatcher._groups) == 0
-    assert queue._dispatcher._holders == {}
+    assert queue._dispatcher._groups.stream_of == {}
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_thousand_rounds_of_queues_leak_neither_threads_nor_jobs(tmp_path: Path) -> None:
     """Q51."""
     url = f"sqlite:///{tmp_path}/jobs.db?durability=normal"
     with penstock.connect(url) as keeper:
         put(keeper, *(f"job{number}" for number in range(5)))
         before = threading.active_count()
-        deadline = time.monotonic() + 120
         for number in range(1000):
             with penstock.connect(url) as queue:
                 stream = queue.stream_jobs("worker", max_assigned_jobs=2)
                 if number % 4 == 0:
                     for job in take(stream):
                         queue.release_jobs({job.id: "again"}, attempts={job.id: job.attempt})
-            assert time.monotonic() < deadline
         assert threading.active_count() <= before
         assert keeper.get_job_stats().running_jobs == 0
 
 
+#: What a queue with streams keeps running: three of its own, and one (SQLite) or two (PostgreSQL) for notifications.
+THREADS = {
+    "penstock-beat",
+    "penstock-dispatch",
+    "penstock-listen",
+    "penstock-notify",
+    "penstock-upkeep",
+}
+
+
 def test_thousands_of_streams_share_few_threads(connect: Callable[..., Queue]) -> None:
     """Q24, Q53: and the right one is woken."""
-    before = threading.active_count()
+    before = set(threading.enumerate())
     queue = connect()
     streams = [queue.stream_jobs(f"worker{number}", [f"tag{number}"]) for number in range(3000)]
-    assert threading.active_count() <= before + 4
+    names = Counter(each.name for each in threading.enumerate() if each not in before)
+    del names["penstock-connect"]  # one for each connection to a server while it is being made
+    assert names.keys() <= THREADS
+    assert set(names.values()) == {1}
     for number in (0, 1234, 2999):
         put(queue, f"job{number}", tags=(f"tag{number}", "other"))
         assert [job.id for job in take(streams[number])] == [f"job{number}"]
     assert sum(stream.free for stream in streams) == 2997
     queue.close()
-    assert threading.active_count() <= before
+    until(lambda: set(threading.enumerate()) <= before)
 
 
 # -- frozen processes ---------------------------------------------------------------------------------------------
 
+LIVENESS = 2.0  # a busy machine may keep a process waiting for half of that
 WORKER = """
 import json, os, signal, sys, threading
 import penstock
 from penstock import cancel_scope
 
-queue = penstock.connect(sys.argv[1], liveness=1)
+queue = penstock.connect(sys.argv[1], liveness=2)
 quiet = threading.RLock()  # so that it is not frozen with the file's lock in its hands
 
 def guarded(verb):
@@ -315,8 +331,10 @@ def guarded(verb):
             return verb(*args, **kwargs)
     return call
 
-for name in ("beat_owner", "open_owner", "take_upkeep", "maintain", "dequeue_jobs_for"):
-    setattr(queue.backend, name, guarded(getattr(queue.backend, name)))
+backend = queue.backend
+for role, name in ((backend.owners, "beat"), (backend.owners, "open"), (backend.runtime, "take_upkeep"),
+                   (backend, "maintain"), (backend, "dequeue_jobs_for")):
+    setattr(role, name, guarded(getattr(role, name)))
 stream = queue.stream_jobs("frozen", types=["work"])
 
 def answer(value):
@@ -358,8 +376,7 @@ class Frozen:
 
     def freeze(self) -> None:
         assert self.tell("freeze") == "frozen"
-        stat = Path(f"/proc/{self.process.pid}/stat")
-        until(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T")
+        freeze(self.process.pid)
 
     def resume(self) -> None:
         os.kill(self.process.pid, signal.SIGCONT)
@@ -387,7 +404,7 @@ def frozen(tmp_path: Path) -> Iterator[tuple[str, Frozen]]:
 def test_a_frozen_worker_loses_its_job_and_cannot_report_it_any_more(frozen: tuple[str, Frozen]) -> None:
     """Q33, C28, C63: its late report is refused and changes nothing; it goes on with other work."""
     url, worker = frozen
-    with penstock.connect(url, liveness=1) as queue:
+    with penstock.connect(url, liveness=LIVENESS) as queue:
         stream = queue.stream_jobs("other", types=["work"])
         (again,) = take(stream)
         assert (again.id, again.attempt, again.assignee_id) == ("a", 2, "other")
@@ -401,8 +418,8 @@ def test_a_frozen_worker_loses_its_job_and_cannot_report_it_any_more(frozen: tup
         stream.close()
         put(queue, "next")
         assert worker.tell("take") == ["next", 1]
-        time.sleep(1.5)  # longer than the liveness: under its new name it is held again
-        queue.maintain()
+        # Longer than the liveness: under its new name it is held again.
+        throughout(1.5 * LIVENESS, queue.maintain)
         assert queue.get_job("next").status is JobStatus.RUNNING
         assert worker.tell("complete next 1") == "accepted"
 
@@ -415,7 +432,7 @@ def test_the_late_report_of_a_frozen_worker_counts_while_nobody_else_has_the_job
 ) -> None:
     """Q40: merely UNKNOWN_RETRY."""
     url, worker = frozen
-    with penstock.open_backend(url, liveness=1) as backend:
+    with penstock.open_backend(url, liveness=LIVENESS) as backend:
         until(lambda: backend.maintain().lost == 1)
         assert backend.get_job("a").status is JobStatus.UNKNOWN_RETRY
         worker.resume()

@@ -8,9 +8,10 @@ from typing import Any
 
 import apsw
 import pytest
+from tests.waiting import until
 
 from penstock import BackendError, Job, JobStatus, JobStream, Queue, cancel_scope
-from penstock.testing.conformance.queue_support import until
+from penstock.backends.engine import claiming
 
 SOON = 10.0
 TRIES = 50
@@ -25,7 +26,7 @@ def resting(stream: JobStream, queue: Queue) -> None:
     """Wait until the stream has looked for jobs and found none."""
     dispatcher = queue._dispatcher
     with dispatcher.lock:
-        while dispatcher._claiming or dispatcher._dirty:
+        while dispatcher._held.is_claiming or dispatcher._dirty:
             assert dispatcher._rest.wait(SOON)
     assert stream.free == stream.max_assigned_jobs
 
@@ -35,7 +36,7 @@ def test_a_job_reaches_a_waiting_stream_in_the_commit_that_stores_it(
 ) -> None:
     stream = queue.stream_jobs("worker", max_assigned_jobs=2)
     resting(stream, queue)
-    monkeypatch.setattr(queue._dispatcher, "_claim", lambda wishes: {group for group, _ in wishes})
+    monkeypatch.setattr(queue._dispatcher, "_claim", lambda streams: {group for group, _ in streams})
     for number in range(TRIES):
         name = f"job-{number}"
         queue.enqueue_job(Job(id=name, type="t"))
@@ -74,7 +75,7 @@ def test_a_fault_in_handing_out_is_not_the_submitters(
 ) -> None:
     stream = queue.stream_jobs("worker")
     resting(stream, queue)
-    claim = queue.backend._claim  # type: ignore[attr-defined]
+    claim = claiming.claim
     submitter = threading.get_ident()
     failed: list[object] = []
 
@@ -85,7 +86,7 @@ def test_a_fault_in_handing_out_is_not_the_submitters(
             raise RuntimeError("planted")
         return jobs
 
-    monkeypatch.setattr(queue.backend, "_claim", failing_once)
+    monkeypatch.setattr(claiming, "claim", failing_once)
     for number in range(TRIES):
         name = f"job-{number}"
         assert queue.enqueue_job(Job(id=name, type="t")) == name
@@ -170,9 +171,9 @@ def failing_commit(queue: Queue) -> Iterator[None]:
 def failing_command(store: Any) -> Iterator[None]:
     import psycopg
 
-    from penstock.backends.postgres import fast
+    from penstock.backends.postgres import prepared
 
-    command = fast.command
+    command = prepared.command
 
     def failing(connection: Any, text: bytes) -> Any:
         if text == b"COMMIT":
@@ -180,7 +181,7 @@ def failing_command(store: Any) -> Iterator[None]:
         return command(connection, text)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast, "command", failing)
+        patch.setattr(prepared, "command", failing)
         yield
 
 
@@ -188,20 +189,22 @@ def test_a_hint_leads_straight_to_one_claim(queue: Queue, monkeypatch: pytest.Mo
     """Q34: what another process has done is asked for by claiming; every other question comes later."""
     calls: list[str] = []
     backend = queue.backend
-    monkeypatch.setattr(type(backend), "poll_seconds", 10 * SOON)  # so that nobody looks by itself
+    runtime = backend.runtime
+    monkeypatch.setattr(runtime, "poll_seconds", 10 * SOON)  # so that no poll comes in between
     for name in ("dequeue_jobs_for", "released", "next_due", "ready_filters", "has_foreign_changes"):
-        verb = getattr(backend, name)
+        owner = runtime if hasattr(runtime, name) else backend
+        verb = getattr(owner, name)
         monkeypatch.setattr(
-            backend, name, lambda *args, name=name, verb=verb: (calls.append(name), verb(*args))[1]
+            owner, name, lambda *args, name=name, verb=verb: (calls.append(name), verb(*args))[1]
         )
-    monkeypatch.setattr(backend, "watch", lambda _callback: lambda: None)
+    monkeypatch.setattr(runtime, "watch", lambda _callback: lambda: None)
     dispatcher = queue._dispatcher
     queue.enqueue_job(Job(id="held", type="t"))  # what a stream holds may have been ended elsewhere
     with queue.stream_jobs("worker", max_assigned_jobs=2) as stream:
         take(stream)
         until(lambda: dispatcher._work._waiters)  # it is at rest
         calls.clear()
-        dispatcher._hint()
+        dispatcher._on_notification()
         until(lambda: "released" in calls and dispatcher._work._waiters)
         assert calls[:2] == ["dequeue_jobs_for", "released"]
         assert calls.count("dequeue_jobs_for") == 1

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 import penstock
 from penstock import Job, JobStatus, Queue, Timeouts, cancel_scope
-from penstock.testing.conformance.queue_support import until
 
 SOON = 20.0
 spawn = multiprocessing.get_context("spawn")
@@ -24,7 +24,7 @@ def short(name: str, seconds: float) -> Job:
 
 
 def pace(queue: Queue) -> float:
-    return queue._dispatcher.presence.beat_seconds()
+    return queue._dispatcher.owner.beat_seconds()
 
 
 @pytest.mark.parametrize("by", ["stream", "hand"])
@@ -56,9 +56,9 @@ def test_a_job_that_ended_elsewhere_does_not_keep_the_pace(queue: Queue) -> None
     """Q28: it ended in another process, as it were: nobody here was told."""
     queue.enqueue_job(short("a", 3))
     queue.claim_jobs("w")
-    listeners, queue.backend._listeners = queue.backend._listeners, {}
+    listeners, queue.backend.runtime._listeners = queue.backend.runtime._listeners, {}
     queue.backend.complete_job("a")
-    queue.backend._listeners = listeners
+    queue.backend.runtime._listeners = listeners
     assert pace(queue) == 1.0
     until(lambda: pace(queue) == 5.0)
 
@@ -66,13 +66,13 @@ def test_a_job_that_ended_elsewhere_does_not_keep_the_pace(queue: Queue) -> None
 def test_a_short_visibility_is_beaten_for_at_once(queue: Queue) -> None:
     """C28: the thread that beats does not finish a longer pause first."""
     beats: list[float] = []
-    beat = queue.backend.beat_owner
+    beat = queue.backend.owners.beat
 
     def count(owner: str, **told: Any) -> bool:
         beats.append(time.monotonic())
         return beat(owner, **told)
 
-    queue.backend.beat_owner = count  # type: ignore[method-assign]
+    queue.backend.owners.beat = count  # type: ignore[method-assign]
     queue.enqueue_job(short("a", 0.3))
     queue.claim_jobs("w")
     until(lambda: len(beats) >= 6)
@@ -83,11 +83,11 @@ def test_a_short_visibility_is_beaten_for_at_once(queue: Queue) -> None:
 def test_an_upkeep_that_takes_long_does_not_stop_the_beat(
     connect: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock._dispatcher.UPKEEP_SECONDS", 0.01)
+    monkeypatch.setattr("penstock.liveness.UPKEEP_SECONDS", 0.01)
     queue = connect()
     entered, go = threading.Event(), threading.Event()
     beats: list[str] = []
-    maintain, beat = queue.backend.maintain, queue.backend.beat_owner
+    maintain, beat = queue.backend.maintain, queue.backend.owners.beat
 
     def slow() -> Any:
         entered.set()
@@ -98,7 +98,7 @@ def test_an_upkeep_that_takes_long_does_not_stop_the_beat(
         beats.append(owner)
         return beat(owner, **told)
 
-    queue.backend.maintain, queue.backend.beat_owner = slow, count  # type: ignore[method-assign]
+    queue.backend.maintain, queue.backend.owners.beat = slow, count  # type: ignore[method-assign]
     queue.enqueue_job(short("a", 0.3))
     queue.claim_jobs("w")
     try:
@@ -115,11 +115,11 @@ def test_a_process_that_was_given_up_goes_on_under_a_new_name(
     """C63."""
     queue.enqueue_job(short("a", 0.3))
     queue.claim_jobs("w")
-    first = queue._dispatcher.presence.owner
+    first = queue._dispatcher.owner.id
     with caplog.at_level(logging.WARNING, "penstock"):
-        queue.backend.close_owner(first)
-        until(lambda: queue._dispatcher.presence.owner != first)
-    assert "taken for dead" in caplog.text
+        queue.backend.owners.close(first)
+        until(lambda: queue._dispatcher.owner.id != first)
+    assert "silent for too long" in caplog.text
     queue.maintain()
     assert queue.get_job("a").status is JobStatus.UNKNOWN_RETRY
     (again,) = queue.claim_jobs("w")

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from tests.waiting import until
 
 import penstock
 from penstock import Job, Queue, cancel_scope
-from penstock.overview import Intake, OwnerView
-from penstock.testing.conformance.queue_support import until
+from penstock.backends.contract.overview import Intake, OwnerView
 
 SOON = 20.0
 CHILD = """
@@ -55,6 +55,19 @@ def test_held_jobs_leave_fewer_slots_free(queue: Queue) -> None:
     queue.complete_jobs({job.id: None for job in taken})
 
 
+def test_a_process_is_known_by_the_names_under_which_it_claims(queue: Queue) -> None:
+    with (
+        queue.stream_jobs("worker-1", types=["a"]) as first,
+        queue.stream_jobs("worker-2", types=["b"]),
+        queue.stream_jobs("worker-2", types=["b"]),
+    ):
+        until(lambda: set(only_owner(queue).names) == {"worker-1", "worker-2"})
+        assert only_owner(queue).name == "worker-1 (+1)"
+        assert first.is_open
+    owner = OwnerView(id="x", host="h", pid=7, opened_at=None, beat_at=queue.backend.now(), is_alive=True)
+    assert owner.name == "h:7"
+
+
 def test_types_that_are_claimed_by_hand_have_somebody_who_takes_them(queue: Queue) -> None:
     queue.enqueue_jobs([Job(id="a", type="document"), Job(id="b", type="document")])
     assert queue.overview().unhandled == ("document",)
@@ -76,8 +89,8 @@ def test_a_name_that_was_lost_is_replaced_by_one_that_tells_the_same(queue: Queu
     queue.stream_jobs("w", max_assigned_jobs=4, types=["work"])
     until(lambda: only_owner(queue).slots == 4)
     lost = only_owner(queue).id
-    queue.backend.close_owner(lost)
-    queue._dispatcher.presence.beat()
+    queue.backend.owners.close(lost)
+    queue._dispatcher.owner.beat()
     until(lambda: only_owner(queue).slots == 4)
     assert only_owner(queue).id != lost
 

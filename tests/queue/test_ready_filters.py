@@ -1,12 +1,12 @@
 """Which types and tags are ready, told without reading the ready jobs (Q34)."""
 
 from penstock import Job, Queue
-from penstock._filters import FilterIndex
+from penstock.queue._filters import FilterIndex
 
 
 def test_types_and_tags_of_ready_jobs_alone(queue: Queue) -> None:
     backend = queue.backend
-    assert backend.ready_filters() == (frozenset(), frozenset())
+    assert backend.runtime.ready_filters() == (frozenset(), frozenset())
     backend.enqueue_jobs(
         [
             Job(id="a", type="x", tags=("red", "blue")),
@@ -15,18 +15,18 @@ def test_types_and_tags_of_ready_jobs_alone(queue: Queue) -> None:
             Job(id="held", type="h", tags=("held",), held=True),
         ]
     )
-    assert backend.ready_filters() == ({"x", "y"}, {"red", "blue"})
+    assert backend.runtime.ready_filters() == ({"x", "y"}, {"red", "blue"})
     backend.dequeue_jobs("worker", types=["x"])
-    assert backend.ready_filters() == ({"y"}, set())
+    assert backend.runtime.ready_filters() == ({"y"}, set())
     backend.complete_job("a")
-    assert backend.ready_filters() == ({"y", "z"}, {"green"})
+    assert backend.runtime.ready_filters() == ({"y", "z"}, {"green"})
 
 
 def test_very_many_are_not_listed(queue: Queue) -> None:
     queue.enqueue_jobs([Job.new("x", tags=(f"tag-{number}",)) for number in range(1_000)])
-    assert queue.backend.ready_filters() is not None
+    assert queue.backend.runtime.ready_filters() is not None
     queue.enqueue_job(Job.new("x", tags=("one-more",)))
-    assert queue.backend.ready_filters() is None
+    assert queue.backend.runtime.ready_filters() is None
 
 
 def test_filters_that_are_gone_leave_nothing_behind() -> None:

@@ -7,7 +7,7 @@ from penstock import (
     Job,
     Queue,
 )
-from penstock._requests import SpawnOptions
+from penstock.queue.requests import SUBMIT_FIELDS, SubmitOptions
 
 SOON = 10.0
 
@@ -21,4 +21,4 @@ def running(queue: Queue, **fields: Any) -> Job:
 def test_spawning_takes_what_submission_takes() -> None:
     submission = inspect.signature(Queue.submit).parameters
     named = {name for name, each in submission.items() if each.kind is each.KEYWORD_ONLY}
-    assert set(SpawnOptions.__annotations__) == named - {"parent_id"}
+    assert set(SubmitOptions.__annotations__) == named == SUBMIT_FIELDS

@@ -51,3 +51,17 @@ def test_what_is_stored_is_returned_whatever_the_scope_says(queue: Queue) -> Non
         with cancel_scope() as scope:
             scopes.append(scope)
             assert store()
+
+
+def test_submit_reads_nothing_back(queue, monkeypatch):
+    """A plain job is returned as it was stored, without asking the store again."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the job was read back")
+
+    monkeypatch.setattr(queue.backend, "get_jobs", refuse)
+    one = queue.submit("t", {"a": 1}, tags=["x"], priority=1)
+    many = queue.submit_many([{"type": "t", "payload": n} for n in range(3)])
+    monkeypatch.undo()
+    for job in [one, *many]:
+        assert job == queue.get_job(job.id)

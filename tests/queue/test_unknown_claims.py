@@ -1,9 +1,9 @@
 """A claim of which nobody can say whether it was committed: its jobs come back, those known to be held stay (Q28, Q31)."""
 
 import pytest
+from tests.waiting import until
 
 from penstock import BackendError, Job, JobStatus, Queue, cancel_scope
-from penstock.testing.conformance.queue_support import until
 
 SOON = 20.0
 
@@ -33,7 +33,7 @@ def losing(queue: Queue, monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(queue.backend, "dequeue_jobs_for", losing_claim)
     monkeypatch.setattr(queue._dispatcher, "wants", lambda *_: False)
-    monkeypatch.setattr(queue._dispatcher, "wishes", lambda *_: ())  # the dispatcher itself claims
+    monkeypatch.setattr(queue._dispatcher, "requested", lambda *_: ())  # the dispatcher itself claims
     return switch
 
 
@@ -41,13 +41,13 @@ def resting(queue: Queue) -> None:
     """Wait until the dispatcher has nothing to look for."""
     dispatcher = queue._dispatcher
     with dispatcher.lock:
-        while dispatcher._claiming or dispatcher._dirty:
+        while dispatcher._held.is_claiming or dispatcher._dirty:
             assert dispatcher._rest.wait(SOON)
 
 
 def upkeep(queue: Queue) -> None:
     """What the threads do in a few seconds."""
-    queue._dispatcher.presence.beat()
+    queue._dispatcher.owner.beat()
     queue.backend.maintain()
 
 
@@ -56,7 +56,7 @@ def test_what_was_claimed_without_an_answer_comes_back(queue: Queue, losing) -> 
     stream = queue.stream_jobs("worker", max_assigned_jobs=2)
     queue.enqueue_job(Job(id="lost", type="t"))
     until(lambda: losing["lost"])
-    until(lambda: not queue._dispatcher.presence.is_doubted)
+    until(lambda: not queue._dispatcher.owner.is_uncertain)
     upkeep(queue)
     (job,) = take(stream)
     assert (job.id, job.attempt) == ("lost", 2)
@@ -71,7 +71,7 @@ def test_what_is_known_to_be_held_stays_until_it_ends(queue: Queue, losing) -> N
     losing["on"] = True
     queue.enqueue_job(Job(id="lost", type="t"))
     until(lambda: losing["lost"])
-    until(lambda: not queue._dispatcher.presence.is_doubted)
+    until(lambda: not queue._dispatcher.owner.is_uncertain)
     upkeep(queue)
     assert queue.get_job("held").status is JobStatus.RUNNING
     assert queue.get_job("lost").status is JobStatus.RUNNING  # nobody can tell them apart yet
@@ -100,8 +100,8 @@ def test_a_hand_out_of_unknown_outcome_is_doubted_too(queue: Queue, url: str) ->
     with pytest.MonkeyPatch.context() as patch:
         commit = store._commit_surely
 
-        def lost(connection, tx, before_told=None):
-            if before_told is None:
+        def lost(connection, tx, before_emit=None):
+            if before_emit is None:
                 commit(connection, tx)
                 return
             commit(connection, tx)
@@ -119,6 +119,6 @@ def test_a_hand_out_of_unknown_outcome_is_doubted_too(queue: Queue, url: str) ->
         else:
             pytest.fail("no job was handed out by its submission")
     assert stream.free == 1
-    until(lambda: not queue._dispatcher.presence.is_doubted)
+    until(lambda: not queue._dispatcher.owner.is_uncertain)
     upkeep(queue)
     assert [(job.id, job.attempt) for job in take(stream)] == [(f"job-{number}", 2)]

@@ -13,7 +13,7 @@ import psutil
 import pyspark
 from tests.spark.support import QUICK_JAVA
 
-from penstock.spark._java import java_home
+from penstock.spark.java import java_home
 
 __all__ = ["Cluster", "running_cluster"]
 

@@ -69,7 +69,7 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def varied(url: str) -> str:
-    """The address of a store with jobs of every kind, which nobody holds open."""
+    """The address of a store with jobs of every kind, which is not open."""
     with penstock.connect(url) as queue:
         fill(queue)
     return url
@@ -86,7 +86,7 @@ def run_python() -> Callable[..., object]:
             [sys.executable, "-c", program],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=280,
             env={**kept, **{name: value for name, value in environment.items() if value is not None}},
             check=False,
         )

@@ -2,9 +2,9 @@
 
 import os
 import signal
-import threading
-import time
 from pathlib import Path
+
+from tests.waiting import until
 
 import penstock
 from penstock import RetryPolicy, TemporaryError
@@ -28,10 +28,7 @@ def never() -> None:
 def wait_for(file: str, folder: str) -> int:
     """Leave the own pid in a folder, and wait for a file."""
     (Path(folder) / str(os.getpid())).touch()
-    until = time.monotonic() + 300
-    while not Path(file).exists():
-        assert time.monotonic() < until
-        threading.Event().wait(0.05)
+    until(Path(file).exists, seconds=300)
     return os.getpid()
 
 

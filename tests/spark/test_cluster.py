@@ -4,12 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from tests.spark import fleet_jobs
 from tests.spark.cluster import running_cluster
+from tests.waiting import until
 
 from penstock.testing import check_store
 
@@ -19,6 +19,7 @@ PATIENCE = 240
 pytestmark = [
     pytest.mark.process,
     pytest.mark.slow,
+    pytest.mark.deep,
     # Four Java processes are started; that takes minutes where others work too.
     pytest.mark.timeout(1200),
 ]
@@ -113,11 +114,7 @@ def test_jobs_run_on_both_executors_and_the_lost_ones_elsewhere(cluster, driver,
     handles = fleet_jobs.wait_for.submit_many([{"file": str(go), "folder": str(tmp_path)}] * 8)
     fleet_jobs.double.submit_many([{"number": number} for number in range(20)])
     driver.order(app.url, tasks=2, capacity=4)
-    never = threading.Event()
-    for _ in range(PATIENCE * 10):
-        if len(list(tmp_path.glob("[0-9]*"))) == 8:
-            break
-        never.wait(0.1)
+    until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 8, "eight jobs at work", seconds=PATIENCE)
     executors = cluster.executors()
     assert len(executors) == 2
     executors[0].kill()

@@ -14,6 +14,7 @@ import apsw
 import psutil
 import pytest
 from tests.spark import fleet_jobs
+from tests.waiting import PATIENCE, until
 from typer.testing import CliRunner
 
 import penstock
@@ -23,11 +24,9 @@ from penstock.cli import app as cli
 from penstock.cli import run
 from penstock.errors import BackendError, InvalidArgumentError, PenstockError
 from penstock.spark._parcel import Parcel, pack
-from penstock.spark._places import Place
 from penstock.spark.fleet import _driver, _task
+from penstock.spark.stores import store_at
 from penstock.testing import check_store
-
-PATIENCE = 120
 
 
 @pytest.fixture
@@ -42,17 +41,6 @@ def sqlite_app(sqlite_url):
     fleet_jobs.app.move_to(sqlite_url)
     yield fleet_jobs.app
     fleet_jobs.app.close()
-
-
-def look_until(condition, what):
-    """Look at what other processes do until it is as it should be."""
-    never = threading.Event()
-    for _ in range(PATIENCE * 20):
-        if found := condition():
-            return found
-        never.wait(0.05)
-    pytest.fail(f"{what} did not happen")
-    return None
 
 
 def completions(app):
@@ -73,6 +61,23 @@ def test_spark_tasks_run_the_handlers_of_an_app(spark, app):
     assert check_store(app.queue.backend) == []
     with pytest.raises(AttributeError):
         report.completed = 7
+
+
+def test_tasks_for_which_there_was_no_core_are_not_counted(spark, sqlite_app):
+    """The session has two cores; the fleet ends while the other tasks still wait for one."""
+
+    def stop():
+        backend = sqlite_app.queue.backend
+        try:
+            until(lambda: len(backend.reading.overview().living) >= 3, "two tasks beside the driver")
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    report = ps.run_fleet(spark, sqlite_app, tasks=4, capacity=1, until_idle=False, isolation="thread")
+    thread.join()
+    assert report.tasks == 2
 
 
 @pytest.mark.parametrize("isolation", ["process", "thread"])
@@ -163,10 +168,11 @@ def test_an_app_with_other_handlers_there_is_refused():
     assert parcel.open() is fleet_jobs.app
     with pytest.raises(PenstockError, match="has no handler for triple"):
         parcel._replace(types=("double", "triple")).open()
-    with pytest.raises(PenstockError, match=r"is no penstock\.App"):
+    with pytest.raises(PenstockError, match=r"is not a penstock\.App"):
         Parcel("penstock:connect", (), b"", (), ()).open()
 
 
+@pytest.mark.deep
 def test_what_time_does_not_suffice_for_goes_back_uncounted(spark, app, tmp_path):
     """Jobs that run and jobs that wait; their processes are gone, and so is the fleet's liveness row."""
     fleet_jobs.wait_for.submit_many([{"file": str(tmp_path / "never"), "folder": str(tmp_path)}] * 3)
@@ -190,7 +196,7 @@ def test_a_signal_ends_the_fleet_in_peace(spark, sqlite_app, tmp_path, number):
     fleet_jobs.wait_for.submit_many([{"file": str(tmp_path / "go"), "folder": str(tmp_path)}] * 1000)
 
     def interrupt():
-        look_until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2, "two jobs at work")
+        until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2, "two jobs at work")
         os.kill(os.getpid(), number)
         (tmp_path / "go").touch()
 
@@ -208,12 +214,13 @@ def test_a_signal_ends_the_fleet_in_peace(spark, sqlite_app, tmp_path, number):
     assert signal.getsignal(number) == before
 
 
+@pytest.mark.deep
 def test_a_second_signal_does_not_wait(spark, sqlite_app, tmp_path):
-    """Spark kills the task, which says goodbye to nobody; its jobs come back, and are done once."""
+    """Spark kills the task without a report; its jobs are reclaimed, and each is completed once."""
     fleet_jobs.wait_for.submit_many([{"file": str(tmp_path / "go"), "folder": str(tmp_path)}] * 2)
 
     def interrupt():
-        look_until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2, "two jobs at work")
+        until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2, "two jobs at work")
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -223,9 +230,7 @@ def test_a_second_signal_does_not_wait(spark, sqlite_app, tmp_path):
     helper.join()
     assert (report.completed, report.tasks) == (0, 0)
     # Spark lets it run on for some seconds, and jobs end with the process of their task.
-    look_until(
-        lambda: not any(psutil.pid_exists(int(file.name)) for file in tmp_path.glob("[0-9]*")), "the end"
-    )
+    until(lambda: not any(psutil.pid_exists(int(file.name)) for file in tmp_path.glob("[0-9]*")), "the end")
     (tmp_path / "go").touch()
     assert ps.run_fleet(spark, sqlite_app, tasks=1).completed == 2
     assert len(completions(sqlite_app)) == 2
@@ -280,19 +285,20 @@ def test_two_fleets_share_the_jobs(spark, app, url):
 
 def test_a_light_that_went_out_by_itself_costs_no_task(spark, sqlite_app, tmp_path, monkeypatch):
     """As after a driver that was frozen, or away from the store: tasks end in peace and are sent out again."""
-    monkeypatch.setattr(_driver, "BEATS_PER_LIVENESS", 0.01)  # no beat comes but the one that is asked for
+    # no beat comes but the one that is asked for
+    monkeypatch.setattr("penstock.liveness.beat_seconds", lambda _: 1500.0)
     fleet_jobs.double.options(priority=0).submit(number=1)
     fleet_jobs.wait_for.submit_many([{"file": str(tmp_path / "go"), "folder": str(tmp_path)}] * 4)
 
     def put_out():
-        look_until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2, "two jobs at work")
+        until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 2, "two jobs at work")
         pids = [int(file.name) for file in tmp_path.glob("[0-9]*")]
         connection = apsw.Connection(sqlite_app.url.removeprefix("sqlite:///"))
         connection.set_busy_timeout(60_000)
         connection.execute("DELETE FROM owner WHERE pid = ?", (os.getpid(),))
         assert connection.changes() == 1
         connection.close()
-        look_until(lambda: not any(map(psutil.pid_exists, pids)), "the end of the task's first outing")
+        until(lambda: not any(map(psutil.pid_exists, pids)), "the end of the task's first outing")
         (tmp_path / "go").touch()
 
     helper = threading.Thread(target=put_out)
@@ -304,7 +310,7 @@ def test_a_light_that_went_out_by_itself_costs_no_task(spark, sqlite_app, tmp_pa
 
 
 def test_executors_with_another_store_in_its_place_are_named(spark, sqlite_app, monkeypatch):
-    monkeypatch.setattr(_driver._Fleet, "_submit", lambda *_: _task.Outcome(0, was_told=True))
+    monkeypatch.setattr(_driver._Fleet, "_run_task", lambda *_: _task.TaskOutcome(0, was_stopped=True))
     with pytest.raises(
         PenstockError, match=r"does not find this fleet in .*jobs\.db: is that the same store"
     ):
@@ -327,7 +333,7 @@ def test_a_task_has_one_connection(spark, postgres_database, tmp_path):
     most = []
 
     def count():
-        look_until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 4, "four jobs at work")
+        until(lambda: len(list(tmp_path.glob("[0-9]*"))) == 4, "four jobs at work")
         with psycopg.connect(postgres_database) as connection:
             most.extend(
                 connection.execute(
@@ -358,8 +364,8 @@ def test_a_schema_is_named_in_the_url_or_as_an_option(spark, postgres_database, 
 
 def test_a_store_that_executors_do_not_see_is_named(sqlite_url):
     """Before anything is imported."""
-    order = _task.Order(
-        "spark:x:0", "lamp", Parcel("nothing:app", (), b"", (), ()), sqlite_url, Place.of(sqlite_url), 1, "thread",
+    order = _task.TaskOrder(
+        "spark:x:0", "owner", Parcel("nothing:app", (), b"", (), ()), store_at(sqlite_url), 1, "thread",
         ("double",), (), until_idle=True, seconds=None, grace=1.0,
     )  # fmt: skip
     with pytest.raises(BackendError, match=r"no file .*jobs\.db here; .* every executor sees the file"):
@@ -368,11 +374,11 @@ def test_a_store_that_executors_do_not_see_is_named(sqlite_url):
 
 def test_a_task_that_starts_when_the_fleet_is_over_takes_nothing(sqlite_app):
     fleet_jobs.double.submit(number=1)
-    order = _task.Order(
-        "spark:x:0", "no such lamp", pack(sqlite_app), sqlite_app.url, Place.of(sqlite_app.url), 1, "thread",
+    order = _task.TaskOrder(
+        "spark:x:0", "no such owner", pack(sqlite_app), store_at(sqlite_app.url), 1, "thread",
         ("double",), (), until_idle=True, seconds=None, grace=1.0,
     )  # fmt: skip
-    assert _task._work(order, "name", 3) == _task.Outcome(3, was_told=True)
+    assert _task._work(order, "name", 3) == _task.TaskOutcome(3, was_stopped=True, began=False)
     assert fleet_jobs.double.app.queue.get_job_stats().pending_jobs == 1
 
 
@@ -446,11 +452,14 @@ def test_the_command_runs_a_fleet_and_tells_what_it_did(invoke, sqlite_app):
         (["nowhere:app"], "no module 'nowhere'"),
         (["tests.spark.fleet_jobs:app", "--url", "memory:"], "cannot use memory:"),
         (["tests.spark.fleet_jobs:app", "--tasks", "0"], "--tasks"),
-        (["tests.spark.fleet_jobs:app", "--max-seconds", "-1"], "--max-seconds"),
+        (["tests.spark.fleet_jobs:app", "--max-seconds", "-1"], "max"),
         (["tests.spark.fleet_jobs:app", "--py-file", "gone.py"], "there is no file gone.py"),
+        (["tests.spark.fleet_jobs:app", "--types", "xx"], "'xx'"),
+        (["tests.spark.fleet_jobs:app", "--grace", "soon"], "grace"),
     ],
 )
-def test_what_is_wrong_with_the_command_is_said_before_spark_starts(arguments, words, capsys):
+def test_what_is_wrong_with_the_command_is_said_before_spark_starts(arguments, words, capsys, monkeypatch):
+    monkeypatch.setattr(sys.modules["penstock.cli.fleet"], "spark_session", pytest.fail)
     try:
         assert run(["fleet", *arguments]) == 2
     finally:

@@ -11,8 +11,8 @@ import penstock
 from penstock import FailureCategory, Job, JobStatus, RetryPolicy
 from penstock import spark as ps
 from penstock.errors import InvalidArgumentError
-from penstock.spark import frames
 from penstock.spark._settings import temporarily
+from penstock.spark.frames import _transform, _waves
 
 ONCE = RetryPolicy(max_attempts=1)
 
@@ -37,7 +37,7 @@ def lengths(frame):
 
 def test_jobs_become_rows_and_rows_become_results(spark, url):
     put(url, *({"text": "x" * number, "ignored": 1} for number in range(50)), tags=("t",))
-    report = ps.run_frames(spark, url, lengths, type="score", schema="text string", max_jobs=20)
+    report = ps.run_frames(spark, url, lengths, type="score", schema="text string", jobs_per_wave=20)
     assert (report.completed, report.failed, report.waves) == (50, 0, 3)
     found = jobs_in(url)
     assert {job.status for job in found.values()} == {JobStatus.COMPLETED}
@@ -46,7 +46,7 @@ def test_jobs_become_rows_and_rows_become_results(spark, url):
 
 def test_a_large_wave_is_spread_over_the_cores(spark, sqlite_url, monkeypatch):
     """Spark keeps a small table with its plan, and works on it there, on one core."""
-    monkeypatch.setattr(frames, "_FEW_ROWS", 5)
+    monkeypatch.setattr(_transform, "_FEW_ROWS", 5)
     name = "spark.sql.execution.arrow.localRelationThreshold"
     before, parts = spark.conf.get(name), []
 
@@ -170,7 +170,7 @@ def test_a_poison_row_fails_alone(spark, sqlite_url):
 
 
 def test_halving_has_an_end(spark, sqlite_url, monkeypatch):
-    monkeypatch.setattr(frames, "_MOST_SUB_BATCHES", 2)
+    monkeypatch.setattr(_waves, "_MAX_SUB_BATCHES", 2)
     put(sqlite_url, *({"number": number} for number in range(8)), retry=ONCE)
     report = ps.run_frames(
         spark,
@@ -181,7 +181,7 @@ def test_halving_has_an_end(spark, sqlite_url, monkeypatch):
     )
     assert (report.completed, report.failed) == (4, 4)
     messages = {job.error_message for job in jobs_in(sqlite_url).values() if job.error_message}
-    assert messages == {"the batch failed and was halved 2 times; this job may not be to blame"}
+    assert messages == {"the batch failed and was halved 2 times; this job may not be the cause"}
 
 
 @pytest.mark.parametrize(
@@ -233,9 +233,7 @@ def test_a_report_that_comes_too_late_is_refused_and_not_counted(spark, url):
     put(url, {"text": "a"}, {"text": "b"})
 
     def slow(frame):
-        with penstock.open_backend(
-            url
-        ) as backend:  # somebody decides that the job is lost, and another does it
+        with penstock.open_backend(url) as backend:  # the job is marked as lost, and another worker runs it
             if backend.get_job("job-0000").status is JobStatus.RUNNING:
                 backend.release_jobs({"job-0000": "taken away"})
                 (job,) = backend.dequeue_jobs("other", job_ids=["job-0000"])
@@ -268,7 +266,7 @@ def test_a_wave_has_one_job_of_a_key(spark, sqlite_url):
 
 def test_a_wave_has_a_limit_of_bytes(spark, sqlite_url, monkeypatch):
     """What was claimed beyond it goes back, uncounted."""
-    monkeypatch.setattr(frames, "_MOST_PAYLOAD", 2_000)
+    monkeypatch.setattr(_waves, "_MAX_PAYLOAD", 2_000)
     put(sqlite_url, *({"text": "x" * 500} for _ in range(8)))
     report = ps.run_frames(spark, sqlite_url, lengths, type="score", schema="text string")
     assert (report.completed, report.waves) == (8, 3)
@@ -285,7 +283,14 @@ def test_time_ends_it(spark, sqlite_url):
 
 
 def test_wrong_arguments_are_refused(spark, sqlite_url, tmp_path):
-    for arguments in ({"type": ""}, {"max_jobs": 0}, {"max_jobs": True}, {"max_seconds": -1}):
+    wrong = (
+        {"type": ""},
+        {"jobs_per_wave": 0},
+        {"jobs_per_wave": True},
+        {"max_jobs": 0},
+        {"max_seconds": -1},
+    )
+    for arguments in (*wrong, {"max_jobs": 5, "jobs_per_wave": 5}):
         with pytest.raises(InvalidArgumentError):
             ps.run_frames(spark, sqlite_url, lengths, **{"type": "score", **arguments})
     with pytest.raises(InvalidArgumentError, match="function"):
@@ -294,3 +299,21 @@ def test_wrong_arguments_are_refused(spark, sqlite_url, tmp_path):
         ps.run_frames(spark, "memory:", lengths, type="score")
     with pytest.raises(InvalidArgumentError, match="there is no store at"):
         ps.run_frames(spark, f"sqlite:///{tmp_path}/none/jobs.db", lengths, type="score")
+
+
+def test_a_type_that_no_job_has_is_named_in_a_warning(spark, url, caplog):
+    """A misspelled type would otherwise look like work that is done."""
+    put(url, {"text": "x"}, type="score")
+    report = ps.run_frames(spark, url, lengths, type="scroe", schema="text string")
+    assert (report.completed, report.waves) == (0, 0)
+    (record,) = [each for each in caplog.records if "no job has the type" in each.message]
+    assert (record.levelname, record.message) == (
+        "WARNING",
+        "no job has the type 'scroe'; jobs of these types are ready: 'score'",
+    )
+    caplog.clear()
+    assert ps.run_frames(spark, url, lengths, type="score", schema="text string").completed == 1
+    assert ps.run_frames(spark, url, lengths, type="score", schema="text string").completed == 0
+    assert caplog.records == []
+    ps.run_frames(spark, url, lengths, type="scroe", schema="text string")
+    assert [each.message for each in caplog.records] == ["no job has the type 'scroe'; no job is ready"]

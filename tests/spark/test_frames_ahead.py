@@ -12,7 +12,7 @@ from penstock import Job, JobStatus
 from penstock import spark as ps
 from penstock.errors import BackendError
 from penstock.queue import Queue
-from penstock.spark import frames
+from penstock.spark.frames import _run, _waves
 
 
 @pytest.fixture
@@ -38,14 +38,16 @@ def lengths(frame):
 
 
 def run(spark, url, transform, **options):
-    return ps.run_frames(spark, url, transform, type="score", schema="text string", max_jobs=2, **options)
+    return ps.run_frames(
+        spark, url, transform, type="score", schema="text string", jobs_per_wave=2, **options
+    )
 
 
 @pytest.fixture
 def second_claim(monkeypatch):
     """Is set when the second wave is claimed."""
     claims, done = [], threading.Event()
-    claim = frames._Waves._claim
+    claim = _waves.Waves._claim
 
     def counted(waves, room):
         held = claim(waves, room)
@@ -54,7 +56,7 @@ def second_claim(monkeypatch):
             done.set()
         return held
 
-    monkeypatch.setattr(frames._Waves, "_claim", counted)
+    monkeypatch.setattr(_waves.Waves, "_claim", counted)
     return done
 
 
@@ -80,7 +82,7 @@ def test_a_wave_that_is_not_full_is_the_last_that_is_claimed(spark, url, second_
 
 
 def test_no_wave_is_claimed_ahead_that_would_take_too_much_memory(spark, url, monkeypatch, second_claim):
-    monkeypatch.setattr(frames, "_MOST_PAYLOAD", 40)  # two payloads have more than half of it
+    monkeypatch.setattr(_waves, "_MAX_PAYLOAD", 40)  # two payloads have more than half of it
     running = []
 
     def transform(frame):
@@ -106,7 +108,7 @@ def test_an_error_releases_both_waves_uncounted(spark, url, second_claim):
 
 def test_a_wave_that_time_does_not_allow_is_released(spark, url, monkeypatch, second_claim):
     now = [0.0]
-    monkeypatch.setattr(frames, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(_run, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def transform(frame):
         assert second_claim.wait(60)

@@ -47,6 +47,7 @@ ALONE = {
 }
 
 
+@pytest.mark.deep
 def test_a_row_that_ends_its_python_process_is_named_as_such(spark, texts):
     @F.udf("int")
     def length(text):
@@ -72,7 +73,7 @@ def test_a_transform_may_run_spark_jobs_that_fail_over_a_row(spark, texts):
 
 
 def test_a_job_that_somebody_cancels_releases_the_wave(spark, texts):
-    """It is not run again in halves: whoever cancels wants it to end."""
+    """A cancelled wave is not run again in halves."""
     context = spark.sparkContext
     tracker, cancelled = context.statusTracker(), threading.Event()
 
@@ -129,5 +130,5 @@ def test_what_the_bridge_to_java_says_is_not_what_happened():
 
 @pytest.mark.parametrize("url", [None, 5, ["sqlite:///a.db"]])
 def test_what_is_no_url_is_refused(spark, url):
-    with pytest.raises(InvalidArgumentError, match="url must be the url of a store"):
+    with pytest.raises(InvalidArgumentError, match="url must be a string"):
         run(spark, url, lambda frame: frame)

@@ -5,10 +5,12 @@ from tests.docs.blocks import WITH_SPARK, blocks_of
 
 from penstock.spark._options import _READ, _STREAM
 from penstock.spark._rows import COLUMNS
+from penstock.spark._selection import SELECTION
 from penstock.spark.auditing import INVARIANTS
-from penstock.spark.sink import _NAMES
+from penstock.spark.sink import _BATCH_NAMES, _NAMES
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(1200)  # a dozen Spark jobs: minutes where cores are scarce
 def test_every_block_of_the_guide_runs(spark, tmp_path, monkeypatch):
     """In one namespace, in a folder of its own, on the session of these tests."""
@@ -34,6 +36,6 @@ def test_every_column_of_the_sink_is_in_the_guide():
         assert f"| `{column.name}` | {' or '.join(column.types)} | {column.doc} |" in text
 
 
-@pytest.mark.parametrize("option", [*_READ, *_STREAM, *_NAMES, "atomic"])
+@pytest.mark.parametrize("option", [*_READ, *SELECTION, *_STREAM, *_NAMES, *_BATCH_NAMES])
 def test_every_option_is_in_the_guide(option):
     assert option == "path" or f"| `{option}` |" in WITH_SPARK.read_text("utf-8")

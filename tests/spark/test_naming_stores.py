@@ -22,22 +22,19 @@ URLS = ["sqlite:////a.db", "postgresql://one:5432,two:5432/db", "sqlite:////b,c.
 )
 def test_several_stores_are_a_list(text):
     """`load([…])` writes JSON, `.option("url", […])` what Python shows, and people like commas."""
-    places = read_options({"url": text}, pushdown=False).places
-    assert [place.file or place.url for place in places] == ["/a.db", URLS[1], "/b,c.db"]
+    assert [store.url for store in read_options({"url": text}).stores] == [*URLS[:2], "sqlite:////b%2Cc.db"]
 
 
 def test_a_list_that_is_none_is_refused():
     with pytest.raises(InvalidArgumentError, match=r"url must begin with sqlite:/// or postgresql://"):
-        read_options({"url": "['sqlite:///a.db', 5]"}, pushdown=False)
+        read_options({"url": "['sqlite:///a.db', 5]"})
 
 
 def test_a_stream_does_not_begin_beyond_the_end(sqlite_url):
     with penstock.connect(sqlite_url) as queue:
         queue.submit("a")
     given = {"url": sqlite_url, "startingOffset": "2"}
-    reader = StreamReader(
-        read_options(given, pushdown=False, is_stream=True), stream_options(given), struct_of(JOURNAL)
-    )
+    reader = StreamReader(read_options(given, is_stream=True), stream_options(given), struct_of(JOURNAL))
     with pytest.raises(InvalidArgumentError, match=r"startingOffset is 2, but the journal of .* ends at 1"):
         reader.initialOffset()
     reader.stop()

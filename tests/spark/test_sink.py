@@ -1,5 +1,6 @@
 """The sink on a session: retried tasks, reruns, streams that are restarted, a driver that is killed."""
 
+import json
 import os
 import signal
 
@@ -10,6 +11,7 @@ from pyspark.sql import functions as F
 
 import penstock
 from penstock import Job
+from penstock import spark as ps
 
 
 def save(frame, url, **options):
@@ -49,6 +51,47 @@ def test_a_frame_becomes_jobs_once(spark, url):
             ("k",),
         )
     save(frame.limit(0), url)
+
+
+def test_a_write_says_how_many_rows_it_added_and_skipped(spark, url, tmp_path):
+    report = ps.write(numbered(spark, 30), url)
+    assert (report.added, report.skipped) == (30, 0)
+    assert report.seconds > 0
+    again = ps.write(numbered(spark, 50), url)
+    assert (again.added, again.skipped) == (20, 30)
+    keyed = numbered(spark, 5).drop("id").withColumn("idempotency_key", F.col("payload.text"))
+    portions = ps.write(keyed.limit(1), url, atomic=False)
+    assert (portions.added, portions.skipped) == (1, 0)
+    assert ps.write(keyed.limit(1), url).skipped == 1
+    assert ps.write(keyed.limit(1).drop("idempotency_key"), url, ids="generate").added == 1
+    file = tmp_path / "report.json"
+    save(numbered(spark, 51), url, reportFile=file)
+    assert json.loads(file.read_text()) == {"added": 1, "skipped": 50}
+    with pytest.raises(PySparkException, match="reportFile must name a file in a folder that is there"):
+        save(numbered(spark, 1), url, reportFile="/no/such/folder/report.json")
+    assert len(ids_in(url)) == 53
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_write_says_on_stderr_what_it_did(run_python, sqlite_url, tmp_path):
+    """Spark commits in a process of its own, whose stderr is that of Java."""
+    program = f"""
+import json, os, sys
+log = os.open({str(tmp_path / "stderr")!r}, os.O_CREAT | os.O_WRONLY)
+os.dup2(log, 2)
+from penstock import spark as ps
+spark = ps.session("local[1]")
+frame = spark.sql("SELECT 'a' AS id, 't' AS type")
+for _ in range(2):
+    frame.write.format("penstock").option("url", {sqlite_url!r}).mode("append").save()
+print(json.dumps(None))
+"""
+    run_python(program)
+    text = (tmp_path / "stderr").read_text()
+    assert f"penstock: {sqlite_url}: 1 rows added, 0 skipped (already stored)" in text
+    assert f"penstock: {sqlite_url}: 0 rows added, 1 skipped (already stored)" in text
 
 
 def test_what_is_wrong_is_said_and_nothing_is_stored(spark, url):

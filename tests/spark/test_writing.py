@@ -27,8 +27,10 @@ from penstock.errors import (
 )
 from penstock.policy import DEFAULT_RETRY, DEFAULT_TIMEOUTS
 from penstock.spark import sink
-from penstock.spark._staging import STALE_SECONDS, FileStaging
 from penstock.spark.source import PenstockSource
+from penstock.spark.stores import store_at
+from penstock.spark.stores.sqlite import FileStaging
+from penstock.spark.stores.staging import STALE_SECONDS
 
 
 def writer_of(url, table, *, overwrite=False, **options):
@@ -60,7 +62,7 @@ def jobs_in(url):
 
 
 def leftovers(url):
-    """Stages that somebody left behind."""
+    """Return the stages that were left behind."""
     if url.startswith("sqlite"):
         folder = Path(url.removeprefix("sqlite:///") + "-staging")
         return [entry.name for entry in folder.iterdir() if entry.is_dir()] if folder.exists() else []
@@ -183,7 +185,7 @@ def test_an_idempotency_key_is_enough(url):
 
 
 def test_only_the_attempt_that_won_is_published(url):
-    """F31: an attempt that was repeated, by failure or speculation, leaves rows that nobody looks at."""
+    """F31: an attempt that was repeated, by failure or speculation, leaves rows that are never read."""
     writer = writer_of(url, frame())
     lost, won = attempt(writer, frame()), attempt(writer, frame())
     assert lost.name != won.name
@@ -372,7 +374,7 @@ def test_a_blocked_queue_takes_nothing(url):
 
 
 def test_many_rows_are_published_in_portions_if_that_is_said(url, monkeypatch):
-    monkeypatch.setattr(sink, "_MOST_ATOMIC", 5)
+    monkeypatch.setattr(sink, "_MAX_ATOMIC", 5)
     monkeypatch.setattr(sink, "_PORTION", 4)
     with pytest.raises(InvalidArgumentError, match=r'6 rows are too many.*"atomic", "false"'):
         save(url, frame(6))
@@ -450,10 +452,7 @@ def test_staged_rows_are_for_their_owner_alone(sqlite_url):
 def test_a_server_that_goes_away_is_an_error_without_the_password(postgres_database):
     secret = postgres_database.replace("postgres:@", "postgres:hush@")
     writer = writer_of(secret, frame())
-    gone = writer._options._replace(
-        place=writer._options.place._replace(url=secret.replace("/data", "/nowhere"))
-    )
-    writer._staging._place = gone.place
+    writer._staging._store = store_at(secret.replace("/data", "/nowhere"))
     with pytest.raises(BackendError, match="while rows were staged") as caught:
         attempt(writer, frame())
     assert "hush" not in str(caught.value)

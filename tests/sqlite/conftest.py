@@ -1,10 +1,12 @@
 """A file of its own for each test, and children that never outlive it."""
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.sqlite.faulty_disk import FaultyDisk, faulty_disk
 from tests.sqlite.support import Child, GateClock, open_store
 
 
@@ -49,3 +51,24 @@ def child(path: Path) -> Iterator[Callable[..., Child]]:
     yield start
     for each in started:
         each.end()
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of two megabytes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.decode().strip()}")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.fixture
+def disk() -> Iterator[FaultyDisk]:
+    """A disk whose faults the test arms, under every store that is opened after it."""
+    with faulty_disk() as disk:
+        yield disk

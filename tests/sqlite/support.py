@@ -5,15 +5,15 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
+from tests.waiting import until
 
 import penstock
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.job import Job
 from penstock.testing import ManualClock, check_invariants
 
@@ -27,16 +27,6 @@ def open_store(path: object, **options: Any) -> Any:
 
 def jobs(count: int, name: str = "job", **fields: Any) -> list[Job]:
     return [Job(id=f"{name}-{number}", type="t", **fields) for number in range(count)]
-
-
-def until(condition: Callable[[], Any], what: str = "it did not happen", deadline: float = DEADLINE) -> Any:
-    """Return the first true value of `condition`, looking every millisecond."""
-    pause = threading.Event()
-    end = time.monotonic() + deadline
-    while not (found := condition()):
-        assert time.monotonic() < end, what
-        pause.wait(0.001)
-    return found
 
 
 def journal(backend: Backend) -> list[Any]:

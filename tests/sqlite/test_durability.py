@@ -34,7 +34,12 @@ def kill(folder, rounds, seed, threads):
 @pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("threads", "rounds"), [(1, 150), (4, 150)], ids=["alone", "in groups of four threads"]
+    ("threads", "rounds"),
+    [
+        pytest.param(1, 150, marks=pytest.mark.deep, id="alone"),
+        pytest.param(4, 150, marks=pytest.mark.deep, id="in groups of four threads"),
+        pytest.param(4, 30, id="a few times"),
+    ],
 )
 def test_a_writer_killed_at_any_moment_loses_nothing_acknowledged(tmp_path, threads, rounds):
     """B18, B20, RELIABILITY F1, F2: and the journal's fold is the jobs table, and every counter is right."""

@@ -5,16 +5,8 @@ import time
 
 import apsw
 import pytest
-from tests.sqlite.support import (
-    Child,
-    Thread,
-    all_jobs,
-    assert_sound,
-    jobs,
-    open_store,
-    until,
-    writer_of,
-)
+from tests.sqlite.support import Child, Thread, all_jobs, assert_sound, jobs, open_store, writer_of
+from tests.waiting import until
 
 from penstock.errors import BackendError
 from penstock.job import Job, JobStatus
@@ -112,20 +104,6 @@ def test_a_store_that_may_not_grow_refuses_and_recovers(opened, path):
     connection.execute("PRAGMA max_page_count = 1000000")
     backend.enqueue_job(Job(id="after", type="t"))
     assert_sound(backend, path)
-
-
-@pytest.fixture
-def tiny_disk(tmp_path):
-    """A disk of two megabytes."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(disk)], capture_output=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.decode().strip()}")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_a_full_disk_refuses_loses_nothing_and_recovers(tiny_disk):

@@ -14,10 +14,10 @@ from tests.sqlite.support import (
     jobs,
     journal,
     open_store,
-    until,
     waiting_in,
     writer_of,
 )
+from tests.waiting import until
 
 from penstock import cancel_scope
 from penstock.errors import (
@@ -404,7 +404,7 @@ def test_closing_from_the_iterator_is_refused_and_nothing_is_stored(opened):
 
 def test_a_listener_that_raises_harms_nobody(backend, clock):
     heard = []
-    backend.listen(lambda changes: heard.append(changes) or 1 / 0)
+    backend.runtime.listen(lambda changes: heard.append(changes) or 1 / 0)
     with group(backend, clock, put(backend, "a"), put(backend, "b")) as threads:
         pass
     assert [thread.outcome() for thread in threads] == ["a", "b"]
@@ -413,7 +413,7 @@ def test_a_listener_that_raises_harms_nobody(backend, clock):
 
 def test_the_end_of_listening_may_come_after_the_close(opened):
     backend = opened()
-    stop = backend.listen(lambda _: None)
+    stop = backend.runtime.listen(lambda _: None)
     backend.close()
     stop()
 

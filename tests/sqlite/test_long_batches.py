@@ -5,7 +5,7 @@ import itertools
 import pytest
 from tests.sqlite.support import all_jobs, assert_sound, jobs, journal, query, writer_of
 
-from penstock.backends._submission import CHUNK
+from penstock.backends.engine.submission import CHUNK
 from penstock.errors import DependencyError, InvalidArgumentError, JobExistsError, QueueFullError
 from penstock.job import Job
 
@@ -169,6 +169,7 @@ def test_two_long_batches_at_once_do_not_mix(backend, path):
     assert_sound(backend, path)
 
 
+@pytest.mark.deep
 @pytest.mark.process
 @pytest.mark.slow
 def test_two_hundred_thousand_jobs_need_little_memory(child, path):

@@ -1,4 +1,4 @@
-"""Bringing a file to the schema of the code: at once or step by step, alone or in a crowd, killed or not."""
+"""Migrations of a file: at once or step by step, by one process or several, killed or not."""
 
 import contextlib
 
@@ -6,6 +6,7 @@ import apsw
 import pytest
 from tests.sqlite.support import Child, all_jobs, assert_sound, open_store, query
 
+from penstock.backends.migrations import read_migrations
 from penstock.backends.sqlite import migrate as steps
 from penstock.backends.sqlite.connection import open_connection, prepare_file
 from penstock.errors import BackendError
@@ -23,7 +24,7 @@ CREATE TABLE more (seq INTEGER PRIMARY KEY) STRICT;
 
 @pytest.fixture
 def folder(tmp_path):
-    """Our migrations and two that do not exist yet, the last of which older code cannot live with."""
+    """Our migrations and two later ones; older code may not run on the result of the last."""
     folder = tmp_path / "migrations"
     folder.mkdir()
     for step in steps.STEPS:
@@ -64,7 +65,7 @@ def dump(connection):
 
 def test_a_fresh_schema_equals_a_migrated_one(connect, folder, tmp_path):
     """Step by step, all at once, and from each version in between: the same store."""
-    known = steps.migrations(folder)
+    known = read_migrations(folder)
     at_once = connect(tmp_path / "at_once.db")
     assert steps.migrate(at_once, "at_once", known) == [step.number for step in known]
     one_by_one = connect(tmp_path / "one_by_one.db")
@@ -83,7 +84,7 @@ def test_a_store_keeps_its_jobs_through_a_migration(path, folder, connect):
     with open_store(path) as backend:
         backend.enqueue_jobs([Job(id=f"job-{n}", type="t", tags=("a",)) for n in range(100)])
     connection = connect()
-    steps.migrate(connection, str(path), steps.migrations(folder)[:-1])
+    steps.migrate(connection, str(path), read_migrations(folder)[:-1])
     with open_store(path) as backend:  # the second step says that code of version 1 may run on it
         assert len(all_jobs(backend)) == 100
         backend.complete_jobs({job.id: None for job in backend.dequeue_jobs("w", limit=10)})
@@ -92,7 +93,7 @@ def test_a_store_keeps_its_jobs_through_a_migration(path, folder, connect):
 
 def test_a_store_newer_than_the_code_is_refused_naming_both_versions(path, folder, connect):
     open_store(path).close()
-    steps.migrate(connect(), str(path), steps.migrations(folder))
+    steps.migrate(connect(), str(path), read_migrations(folder))
     mine, theirs = len(steps.STEPS), len(steps.STEPS) + 2
     with pytest.raises(BackendError) as caught:
         open_store(path)
@@ -107,7 +108,7 @@ def test_a_store_newer_than_the_code_is_refused_naming_both_versions(path, folde
 def test_each_migration_states_the_oldest_code(tmp_path):
     (tmp_path / "0001_careless.sql").write_text("CREATE TABLE t (x);")
     with pytest.raises(RuntimeError, match=r"0001_careless\.sql does not begin with '-- oldest code"):
-        steps.migrations(tmp_path)
+        read_migrations(tmp_path)
 
 
 def test_the_numbers_run_from_one_without_a_gap():
@@ -117,7 +118,7 @@ def test_the_numbers_run_from_one_without_a_gap():
 
 def test_a_migration_that_fails_leaves_the_store_as_it_was(path, folder, connect):
     connection = connect()
-    known = steps.migrations(folder)
+    known = read_migrations(folder)
     steps.migrate(connection, str(path), steps.STEPS)
     before = dump(connection)
     next_one = known[len(steps.STEPS)]
@@ -129,6 +130,7 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(path, folder, connect
     assert steps.migrate(connection, str(path), known) == [step.number for step in known[len(steps.STEPS) :]]
 
 
+@pytest.mark.deep
 @pytest.mark.process
 @pytest.mark.slow
 def test_eight_processes_that_open_a_new_file_at_once_make_one_store(tmp_path):
@@ -159,6 +161,7 @@ for _ in range(3):
             each.end()
 
 
+@pytest.mark.deep
 @pytest.mark.process
 @pytest.mark.slow
 def test_a_migration_killed_at_any_point_is_done_again(tmp_path):
@@ -199,24 +202,3 @@ while killed:
             assert backend.get_job_stats(["x"]).total_jobs == 1
         assert query(target, "SELECT count(*) FROM migration") == [(len(steps.STEPS),)]
         assert query(target, "PRAGMA integrity_check") == [("ok",)]
-
-
-def test_counts_by_type_begin_with_what_an_older_store_holds(path, connect):
-    """The step that brings them counts the jobs that are there, whether their changes were folded or not."""
-    connection = connect()
-    steps.migrate(connection, str(path), steps.STEPS[:5])
-    add = (
-        "INSERT INTO job (seq, id, type, tags, priority, order_at, status, closed, unmet, fan, held, depth, n, attempt,"
-        " retry_count, failures, created_at, updated_at, progress, error_message, after, after_any, verb)"
-        " VALUES (?, ?, ?, '[]', 2, 0, 'initial_pending', 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, '', '[]', '[]', 'enqueue')"
-    )
-    for number in range(6):
-        connection.execute(add, (number + 1, f"job-{number}", "ab"[number % 2]))
-        if number == 3:
-            connection.execute("UPDATE setting SET value = 4 WHERE name = 'folded'")
-    connection.execute("UPDATE job SET n = 2, status = 'running', verb = 'claim' WHERE seq = 1")
-    with open_store(path) as backend:
-        for _ in range(2):
-            found = {each.type: dict(each.jobs) for each in backend.overview().types}
-            assert found == {"a": {"initial_pending": 2, "running": 1}, "b": {"initial_pending": 3}}
-            backend.maintain()

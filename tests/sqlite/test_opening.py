@@ -193,6 +193,7 @@ def test_a_truncated_store_is_refused_or_says_so(path, left):
         backend.dequeue_jobs("w", limit=2_000)
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_reading_past_a_flipped_byte_is_a_store_error_or_harmless(path):
     """RELIABILITY F30: what comes out is a Penstock error or a job."""

@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.sqlite.support import Thread, all_jobs, assert_sound, jobs, journal, open_store, until
+from tests.sqlite.support import Thread, all_jobs, assert_sound, jobs, journal, open_store
+from tests.waiting import freeze, until
 
-from penstock.backends.sqlite import files, turns
-from penstock.backends.sqlite import writer as writers
+from penstock.backends.sqlite import files, write_lock
+from penstock.backends.sqlite import group_commit as writers
 from penstock.errors import BackendError, OperationCancelledError
 from penstock.job import Job, JobStatus
 from penstock.scope import cancel_scope
@@ -101,7 +102,7 @@ def test_a_process_frozen_inside_its_transaction_holds_up_others_for_their_timeo
     backend = opened(timeout=0.6)
     holder = child(HOLDER)
     assert holder.hear() == "inside"
-    holder.signal(signal.SIGSTOP)
+    freeze(holder.process.pid)
     began = time.monotonic()
     callers = [Thread(lambda n=n: backend.enqueue_job(Job(id=f"early-{n}", type="t"))) for n in range(5)]
     errors = [caller.outcome() for caller in callers]
@@ -172,7 +173,7 @@ hear()
         byte,
     )
     assert frozen.hear() == "frozen"
-    frozen.signal(signal.SIGSTOP)
+    freeze(frozen.process.pid)
     backend.enqueue_job(Job(id="first", type="t"))
     began = time.monotonic()
     for number in range(20):
@@ -181,13 +182,13 @@ hear()
     frozen.signal(signal.SIGKILL)
     frozen.wait()
     backend.enqueue_job(Job(id="last", type="t"))
-    assert not backend._store._turns._is_stuck
+    assert not backend._store._write_lock._is_stuck
     assert len(all_jobs(backend)) == 22
 
 
 COMMITTER = """
-from penstock.backends.sqlite import turns
-turns.TURN = turns.BUSY_GAP = 60.0
+from penstock.backends.sqlite import write_lock
+write_lock.TURN_SECONDS = write_lock.BUSY_GAP_SECONDS = 60.0
 backend = store()
 for number in range(int(arguments[0])):
     backend.enqueue_job(Job(id=f"theirs-{number}", type="t"))
@@ -200,7 +201,7 @@ hear()
 def test_who_comes_after_a_lone_commit_does_not_sleep(opened, child, monkeypatch, commits):
     """Q34: somebody probably waits for it. A process that makes one commit after the other is not interrupted so soon."""
     backend = opened()
-    monkeypatch.setattr(turns, "TURN", 60.0)  # so that theirs is still under way
+    monkeypatch.setattr(write_lock, "TURN_SECONDS", 60.0)  # so that theirs is still under way
     committer = child(COMMITTER, commits)
     assert committer.hear() == "committed"
     slept = []
@@ -272,7 +273,7 @@ def test_a_commit_that_leaves_the_log_s_time_and_size_as_they_were_is_noticed_to
         other.enqueue_job(Job(id="second", type="t"))
         one._store._glance._seen = (before.st_mtime_ns, Path(f"{path}-wal").stat().st_size)
         os.utime(f"{path}-wal", ns=(before.st_atime_ns, before.st_mtime_ns))
-        assert until(one._store.has_foreign_changes, deadline=10)
+        until(one._store.has_foreign_changes)
 
 
 def test_news_stays_news_while_this_process_is_writing(path):

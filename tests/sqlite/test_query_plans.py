@@ -6,7 +6,8 @@ from datetime import timedelta
 import pytest
 from tests.sqlite.support import jobs, open_store
 
-from penstock.backends.base import CALLBACKS, Delivery
+from penstock.backends import CALLBACKS, Delivery
+from penstock.backends.contract.selection import JobSelection
 from penstock.backends.sqlite import store as stores
 from penstock.job import Job, JobStatus, Key
 from penstock.policy import Timeouts
@@ -23,6 +24,7 @@ SMALL = (
     "job_ready",
     "job_ready_type",
     "job_retrying",
+    "job_released",
     "delivery_due",
     "delivery_given_up",
 )
@@ -98,12 +100,12 @@ def fill(traced, scale):
     backend.dequeue_jobs("holder", types=["leased"], limit=10)
     backend.enqueue_job(Job(id="told", type="told", callback_url="https://example.com/"))
     backend.cancel_jobs(job_ids=["told"])
-    backend.register_consumer(CALLBACKS)
-    backend.hold_consumer(CALLBACKS, "me", 3600)
+    backend.journal.register_consumer(CALLBACKS)
+    backend.journal.hold_consumer(CALLBACKS, "me", 3600)
     now = traced.clock.now()
-    backend.save_deliveries("me", [a_delivery(n, "dead", now) for n in range(20 * scale)])
-    backend.save_deliveries("me", [a_delivery(20 * scale + n, f"lane-{n}", now) for n in range(3)])
-    backend.tick_schedule("nightly", now, after=None)
+    backend.outbox.save_deliveries("me", [a_delivery(n, "dead", now) for n in range(20 * scale)])
+    backend.outbox.save_deliveries("me", [a_delivery(20 * scale + n, f"lane-{n}", now) for n in range(3)])
+    backend.outbox.tick_schedule("nightly", now, after=None)
     backend.maintain()
 
 
@@ -112,8 +114,8 @@ def a_delivery(seq, lane, due_at):
 
 
 def tick(backend):
-    (known,) = backend.list_schedules()
-    assert backend.tick_schedule("nightly", known.tick + timedelta(days=1), after=known.tick)
+    (known,) = backend.outbox.list_schedules()
+    assert backend.outbox.tick_schedule("nightly", known.tick + timedelta(days=1), after=known.tick)
 
 
 ACTIONS = {
@@ -140,7 +142,7 @@ ACTIONS = {
     "cancel by tag": lambda b: b.cancel_jobs(["rare2"]),
     "cancel by tags": lambda b: b.cancel_jobs(["common", "rare"]),
     "get": lambda b: b.get_job("finished-1"),
-    "history": lambda b: b.job_history("finished-1"),
+    "history": lambda b: b.journal.history("finished-1"),
     "get many": lambda b: b.get_jobs(["finished-1", "mine-1"]),
     "list by tag": lambda b: b.list_jobs(tags=["rare"]),
     "list by tags": lambda b: b.list_jobs(tags=["common", "rare2"]),
@@ -149,21 +151,28 @@ ACTIONS = {
     "list cancelled": lambda b: b.list_jobs(status=JobStatus.UNSCHEDULED, limit=1),
     "list dead": lambda b: b.list_jobs(status=JobStatus.DEAD_LETTER, type="t", limit=10),
     "list a page": lambda b: b.list_jobs(after="finished-3", limit=10),
-    "work": lambda b: b.has_work(["nobody's", "leased"]),
-    "no work": lambda b: b.has_work(["nobody's", "finished", "delayed", "a"]),
-    "no work with tags": lambda b: b.has_work(["delayed", "finished"], ["common", "rare"]),
-    "count a key": lambda b: b.count_keyed("wanted"),
-    "list a key": lambda b: b.list_keyed("wanted", type="k", upto=10**9),
+    "work": lambda b: b.runtime.has_work(["nobody's", "leased"]),
+    "no work": lambda b: b.runtime.has_work(["nobody's", "finished", "delayed", "a"]),
+    "no work with tags": lambda b: b.runtime.has_work(["delayed", "finished"], ["common", "rare"]),
+    "count a key": lambda b: b.reading.count_keyed("wanted"),
+    "list a key": lambda b: b.reading.list_keyed("wanted", type="k", upto=10**9),
+    "select by status": lambda b: b.reading.select_jobs(
+        JobSelection(statuses=["dead", "running"], types=["t"])
+    ),
+    "select by tags": lambda b: b.reading.select_jobs(JobSelection(tags=["common", "rare"], error="x")),
+    "find ids": lambda b: b.reading.find_ids("fini"),
+    "count": lambda b: b.reading.count_jobs(),
+    "count by tag": lambda b: b.reading.count_jobs(["common"]),
     "stats": lambda b: b.get_job_stats(),
-    "overview": lambda b: b.overview(),
+    "overview": lambda b: b.reading.overview(),
     "stats by tag": lambda b: b.get_job_stats(["common"]),
     "stats by tags": lambda b: b.get_job_stats(["common", "rare"]),
     "journal": lambda b: b.read_journal(100, 50),
-    "ends": lambda b: b.read_ends(b.journal_span()[1] - 50),
-    "due": lambda b: b.due_deliveries(per_lane=2),
-    "delivered": lambda b: b.save_deliveries("me", done=[1, 2], seq=5),
+    "ends": lambda b: b.outbox.read_ends(b.journal.span()[1] - 50),
+    "due": lambda b: b.outbox.due_deliveries(per_lane=2),
+    "delivered": lambda b: b.outbox.save_deliveries("me", done=[1, 2], seq=5),
     "tick": tick,
-    "hold": lambda b: b.hold_consumer(CALLBACKS, "me", 3600),
+    "hold": lambda b: b.journal.hold_consumer(CALLBACKS, "me", 3600),
     "worker gone": lambda b: b.mark_worker_unresponsive("holder"),
     "reset": lambda b: b.reset_running_jobs(),
     "maintain": lambda b: b.maintain(),
@@ -201,6 +210,7 @@ def crowds_walked(plan):
             "type_stat",
             "consumer",
             "schedule",
+            "unresponsive",
             "CONSTANT",
         }:
             found.append(step)
@@ -259,7 +269,7 @@ def test_the_index_made_for_it_is_used(traced, name, index):
 def test_no_verb_costs_more_on_a_store_ten_times_as_big(tmp_path, monkeypatch):
     """B18, B19: counted in steps of SQLite's machine, triggers included, so that no plan can hide a walk."""
     # An overview counts what is ready, up to a limit: here one that both stores reach.
-    monkeypatch.setattr("penstock.backends.engine.reading.MOST_COUNTED", 5)
+    monkeypatch.setattr("penstock.backends.engine.reading.MAX_COUNTED", 5)
     costs = []
     for scale in (20, 200):
         traced = Traced(tmp_path / f"{scale}.db", monkeypatch)

@@ -1,7 +1,7 @@
 """Which types and tags are ready: the plan of the question (Q34)."""
 
 from penstock import open_backend
-from penstock.backends.sqlite import reading
+from penstock.backends.sqlite import runtime
 
 
 def test_the_cost_is_that_of_the_different_values(tmp_path):
@@ -9,6 +9,6 @@ def test_the_cost_is_that_of_the_different_values(tmp_path):
 
     with open_backend(f"sqlite:///{tmp_path}/jobs.db") as backend:
         connection = backend._store._writer._connection
-        for query in (reading._READY_TYPES, reading._READY_TAGS):
+        for query in (runtime._READY_TYPES, runtime._READY_TAGS):
             plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", (1,))]
             assert any(step.startswith("SEARCH") for step in plan), plan

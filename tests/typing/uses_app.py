@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import assert_type
 
-from penstock import App, Job, JobContext, JobHandle, JobStatus, Priority, RetryPolicy, Worker
+import penstock
+from penstock import App, Job, JobContext, JobHandle, JobStatus, Priority, RetryPolicy, Timeouts, Worker
 
 app = App("sqlite:///jobs.db", max_execution=600)
 
@@ -44,7 +45,24 @@ async def main() -> None:
     assert_type(double.submit_many([{"number": 1}]), list[JobHandle[int]])
     assert_type(double.options(priority=Priority.HIGH, delay=2).submit(4), JobHandle[int])
     assert_type(app.handle("id").cancel(), bool)
-    Worker(app, concurrency=8, isolation="thread").run(until_idle=True)
+    assert_type(handle.is_duplicate, bool)
+    assert_type(penstock.gather([handle], timeout="5m"), list[int])
+    assert_type(await penstock.aio.gather([handle], timeout=5), list[int])
+    assert_type(next(penstock.as_completed([handle])), JobHandle[int])
+    assert_type([each.result() async for each in penstock.aio.as_completed([handle])], list[int])
+    Worker(app, concurrency=8, isolation="thread", grace="1m").run(until_idle=True)
+
+
+@app.every("5m")
+@app.job(timeout="1h30m", retry=RetryPolicy(initial_delay="5s", max_delay=60), unique="while_unfinished")
+def tidy() -> None: ...
+
+
+def durations() -> None:
+    tidy.options(timeouts=Timeouts(execution="5m", lifetime=60), idempotency_key="only").submit()
+    penstock.register_backoff("same", lambda failures, first, most: first)
+    with penstock.cancel_scope(timeout="30s"):
+        app.queue.submit("other", delay="1m", idempotency_key="x", unique="while_unfinished")
 
 
 def mistakes() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._filters import FilterIndex
+from penstock.queue._filters import FilterIndex
 
 names = st.sampled_from("abcd")
 some = st.frozensets(names, max_size=3)

@@ -142,4 +142,4 @@ def test_a_name_of_the_spark_side_says_which_extra_it_needs():
         except ImportError as error:
             print(error)
     """)
-    assert "pip install 'penstock[spark]'" in shown
+    assert "pip install '.[spark]' in a checkout" in shown

@@ -3,7 +3,18 @@
 import pytest
 
 from penstock.job import CANCELLED, ELIGIBLE, FINAL, IN_FLIGHT, JobStatus
-from penstock.lifecycle import MOVES, Move, Verb, allows, refusal, sources, targets
+from penstock.lifecycle import (
+    ENQUEUES,
+    LATE_MOVES,
+    LOST_BY_SILENCE,
+    MOVES,
+    Verb,
+    allows,
+    allows_late,
+    refusal,
+    sources,
+    targets,
+)
 
 KEEPING = {Verb.UPDATE, Verb.DELETE, Verb.CLEANUP}
 
@@ -20,10 +31,22 @@ def test_finals_have_no_exits_but_unknown_stopped_and_restart():
     }
 
 
+def test_a_late_move_is_legal_only_after_a_loss():
+    """Q40: the last attempt of a job that was given up may still have a result."""
+    assert {(move.verb, move.source, move.target) for move in LATE_MOVES} == {
+        (Verb.COMPLETE, JobStatus.DEAD_LETTER, JobStatus.COMPLETED)
+    }
+    for verb in Verb:
+        is_loss = JobStatus.DEAD_LETTER in targets(verb, JobStatus.RUNNING) and verb in LOST_BY_SILENCE
+        assert allows_late(Verb.COMPLETE, JobStatus.DEAD_LETTER, verb) == is_loss
+        assert allows_late(verb, JobStatus.DEAD_LETTER, Verb.LOSE) == (verb is Verb.COMPLETE)
+    assert not allows_late(Verb.COMPLETE, JobStatus.DEAD_LETTER, Verb.LOSE, JobStatus.STOPPED)
+    assert not allows(Verb.COMPLETE, JobStatus.DEAD_LETTER)
+
+
 def test_nothing_returns_to_the_beginning():
-    assert [move for move in MOVES if move.target is JobStatus.INITIAL_PENDING] == [
-        Move(Verb.ENQUEUE, None, JobStatus.INITIAL_PENDING, MOVES[0].effect)
-    ]
+    begins = [move for move in MOVES if move.target is JobStatus.INITIAL_PENDING]
+    assert [(move.verb, move.source) for move in begins] == [(verb, None) for verb in ENQUEUES]
 
 
 def test_only_claim_and_restart_start_an_attempt():

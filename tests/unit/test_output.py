@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock._output import Output
+from penstock.isolation.output import Output
 
 
 @given(limit=st.integers(0, 40), pieces=st.lists(st.binary(max_size=30), max_size=40))

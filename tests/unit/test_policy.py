@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+import penstock
 from penstock.errors import InvalidArgumentError
 from penstock.policy import (
     DEFAULT_RETRY,
@@ -121,6 +122,25 @@ class TestBackoff:
     def test_a_custom_backoff_needs_a_name_of_its_own(self, name):
         with pytest.raises(InvalidArgumentError):
             register_backoff(name, lambda *given: timedelta(0))
+
+    def test_a_function_as_backoff_says_how_to_register_it(self):
+        def doubling(failures, initial, longest):
+            return initial
+
+        with pytest.raises(InvalidArgumentError) as refused:
+            RetryPolicy(backoff=doubling)
+        assert refused.value.field == "backoff"
+        assert 'penstock.register_backoff("doubling", doubling)' in str(refused.value)
+        assert 'RetryPolicy(backoff="doubling")' in str(refused.value)
+        with pytest.raises(
+            InvalidArgumentError, match=r'penstock.register_backoff\("my_backoff", my_backoff\)'
+        ):
+            RetryPolicy(backoff=lambda *given: timedelta(0))
+
+    def test_a_custom_backoff_is_registered_by_a_public_name(self, own_backoff):
+        assert penstock.register_backoff is register_backoff
+        with pytest.raises(InvalidArgumentError, match="function"):
+            penstock.register_backoff("squares", "no function")
 
     @pytest.mark.parametrize("backoff", ["constant", "linear", "exponential"])
     def test_a_first_delay_longer_than_the_longest_is_capped(self, backoff):

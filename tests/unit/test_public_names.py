@@ -12,13 +12,16 @@ from penstock import errors, job, policy, scope
 MODULES = [
     f"penstock.{name}"
     for name in (
-        "backends.base",
+        "backends",
         "clock",
-        "connection",
+        "app",
+        "backends.drivers",
         "errors",
+        "events",
         "job",
         "lifecycle",
         "policy",
+        "queue",
         "scope",
         "testing",
     )

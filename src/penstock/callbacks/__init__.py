@@ -1,4 +1,4 @@
-"""Telling callback urls how jobs ended: CloudEvents, signed as Standard Webhooks, at least once.
+"""Delivery of job ends to callback urls: CloudEvents, signed as Standard Webhooks, at least once.
 
     delivery = CallbackDelivery(queue).start()
     ...

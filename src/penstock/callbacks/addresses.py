@@ -1,4 +1,4 @@
-"""Where a callback may go.
+"""The addresses to which callbacks may be posted.
 
 A callback url is text that a submitter chose, and the request comes from inside: without care it is a way to reach what
 only this machine can reach. So a name is resolved once, every address it has must be public, and the connection goes to
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from penstock._urls import DEFAULT_PORTS, split_callback_url
+from penstock.backends.contract.callback_urls import DEFAULT_PORTS, split_callback_url
 from penstock.errors import InvalidArgumentError, PenstockError, shown
 
 __all__ = ["Policy", "RefusedUrlError", "Resolver", "Target", "check_policy", "lane_of", "resolve"]
@@ -40,7 +40,7 @@ class RefusedUrlError(PenstockError):
 
 
 class Target(NamedTuple):
-    """A url taken apart, and the address that stands for its host."""
+    """A parsed url, and the address that its host resolved to."""
 
     scheme: str
     host: str  # as the request names it; an IPv6 address without brackets
@@ -50,7 +50,7 @@ class Target(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """What the Host header says."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -65,7 +65,7 @@ def check_policy(value: object) -> Policy:
 
 
 def lane_of(url: str) -> str:
-    """Return what deliveries to one place have in common, for any text."""
+    """Return the lane of a url, which deliveries to one host and port share; any text has one."""
     try:
         parts = urlsplit(url)
         return f"{parts.hostname or ''}:{parts.port or ''}"[:512] or ":"
@@ -74,7 +74,7 @@ def lane_of(url: str) -> str:
 
 
 def resolve(url: str, policy: Policy, resolver: Resolver = socket.getaddrinfo) -> Target:
-    """Return where a url leads.
+    """Return the target of a url, resolved.
 
     Raises:
         RefusedUrlError: the policy does not allow it.

@@ -1,15 +1,15 @@
 """The deliverer: from the journal to an outbox in the store, from there to the urls.
 
-    journal ──read_ends──► outbox (table `delivery`) ──► POST ──► removed, or due again, or given up
+    journal ──read_ends──► outbox (table `delivery`) ──► POST ──► removed, or due again, or failed for good
        └── offset ────────────┘ one transaction
 
-One process at a time holds the consumer "callbacks" of the journal. It alone reads ends, posts and says what became of it;
-the store refuses what any other one says. Who dies is followed by another process once its lease is over. What was posted
-but not yet recorded then is posted again, with the same id: at least once, never lost.
+In the database, one process at a time holds the lease of the journal consumer "callbacks". Only the holder reads
+ends, posts and records the outcome; the store refuses what any other process records. When the holder dies, another process
+takes over after the lease. What was posted but not recorded by then is posted again, with the same id: at least once, never
+lost.
 
-The outbox is asked for what is due, of each host only a few at a time, and hosts that failed last time get no more than half
-of all places: a host that is slow or dead costs its own deliveries time, and nobody else's. Nothing is kept in memory but
-what is on its way.
+The outbox returns what is due, only a few per host at a time, and hosts that failed last time get at most half of the
+concurrency: a slow or dead host delays only its own deliveries. Only deliveries in progress are kept in memory.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
 
-from penstock.backends.base import CALLBACKS, Backend, Delivery
+from penstock.backends import CALLBACKS, Backend, Delivery
 from penstock.callbacks.addresses import Policy, RefusedUrlError, Resolver, check_policy, lane_of, resolve
 from penstock.callbacks.events import CONTENT_TYPE, MAX_RESULT, event_id, event_of, read_secrets, signature
-from penstock.callbacks.lookups import LookUps
 from penstock.callbacks.posting import Answer, post
+from penstock.callbacks.resolving import TimedResolver
+from penstock.durations import Duration, duration
 from penstock.errors import InvalidArgumentError, PenstockError, QueueClosedError, shown
-from penstock.policy import RetryPolicy, duration
+from penstock.policy import RetryPolicy
 from penstock.queue import Queue
+from penstock.service import Service
 
 __all__ = ["DEFAULT_RETRY", "SECRET_VARIABLE", "CallbackDelivery"]
 
@@ -53,14 +54,14 @@ DEFAULT_RETRY: Final = RetryPolicy(
     multiplier=3.0,
     jitter=0.2,
 )
-_ENDS_AT_ONCE: Final = 100
-_DUE_AT_ONCE: Final = 200
-_LOOK_SECONDS: Final = 0.5
-_FLUSH_LOOK_SECONDS: Final = 0.02
-#: An offset that moved over rows nobody is told of is written this often: archiving waits for it, nothing else.
+_ENDS_PER_READ: Final = 100
+_MAX_DUE: Final = 200
+_POLL_SECONDS: Final = 0.5
+_FLUSH_POLL_SECONDS: Final = 0.02
+#: An offset that moved only over rows without a callback is saved this often: nothing but archiving waits for it.
 _OFFSET_SECONDS: Final = 60.0
 _GONE: Final = 410
-_MOST_FAILING: Final = 10_000
+_MAX_FAILING: Final = 10_000
 
 
 class CallbackDelivery:
@@ -71,11 +72,11 @@ class CallbackDelivery:
         policy: "public" lets callbacks go to public addresses only, "any" everywhere, "off" nowhere.
         secret: signs every delivery; text of at least 24 bytes, or "whsec_" and base64. Several, while receivers
             change from one to the next. Unless given, `$PENSTOCK_WEBHOOK_SECRET`; without either nothing is signed.
-        retry: how often and when a delivery is tried again; twelve times over about a day.
-        concurrency: deliveries on their way at a time.
-        per_host: of these, to one host and port.
-        timeout: seconds for one attempt, from the look-up of the name to the answer's head.
-        lease: seconds after which another process takes over from one that is gone.
+        retry: how often and when a delivery is retried; twelve times over about a day.
+        concurrency: deliveries in progress at a time.
+        per_host: deliveries in progress to one host and port.
+        timeout: seconds for one attempt, from resolving the name to the head of the response.
+        lease: seconds after which another process takes over from one that died.
         resolver: resolves names; `socket.getaddrinfo`.
         tls: what is trusted; the system's authorities.
     """
@@ -89,11 +90,25 @@ class CallbackDelivery:
         retry: RetryPolicy = DEFAULT_RETRY,
         concurrency: int = 8,
         per_host: int = 2,
-        timeout: timedelta | float = 5.0,
-        lease: timedelta | float = 15.0,
+        timeout: Duration = 5.0,
+        lease: Duration = 15.0,
         resolver: Resolver = socket.getaddrinfo,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        if not isinstance(queue, Queue):
+            raise InvalidArgumentError(
+                f"queue must be a Queue, got {shown(queue)}", field="queue", value=queue
+            )
+        if not callable(resolver):
+            raise InvalidArgumentError(
+                f"resolver must be a function such as socket.getaddrinfo, got {shown(resolver)}",
+                field="resolver",
+                value=resolver,
+            )
+        if tls is not None and not isinstance(tls, ssl.SSLContext):
+            raise InvalidArgumentError(
+                f"tls must be an ssl.SSLContext or None, got {shown(tls)}", field="tls", value=tls
+            )
         self._backend: Backend = queue.backend
         self._policy = check_policy(policy)
         self._keys = read_secrets(os.environ.get(SECRET_VARIABLE) or None if secret is None else secret)
@@ -104,109 +119,98 @@ class CallbackDelivery:
         self._per_host = _count("per_host", per_host)
         self._timeout = duration(timeout, "timeout", positive=True).total_seconds()
         self._lease = duration(lease, "lease", positive=True).total_seconds()
-        self._look_ups = LookUps(resolver, self._concurrency)
+        self._resolvers = TimedResolver(resolver, self._concurrency)
         self._tls = tls
         self._is_ready = False
+        self._reset()
+        self._closed = threading.Event()
+        self._pool: ThreadPoolExecutor | None = None
+        self._service = Service("callbacks", self._run, seconds=_POLL_SECONDS, label="delivering callbacks")
+
+    def _reset(self) -> None:
+        """Start without a lease and with a new holder's name: at the beginning, and in the child of a fork."""
         self._holder = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
         self._store_id = ""
         self._held_until = 0.0  # by the monotonic clock
         self._next_try = 0.0
         self._seq = self._saved_seq = 0
         self._saved_at = 0.0
-        self._on_the_way: dict[int, str] = {}
+        self._in_progress: dict[int, str] = {}
         self._failing: set[str] = set()
         self._lock = threading.Lock()
-        self._stopping = threading.Event()
-        self._wake = threading.Event()
-        self._pool: ThreadPoolExecutor | None = None
-        self._thread: threading.Thread | None = None
 
     def start(self) -> Self:
-        """Begin to deliver, in the background. With policy "off" nothing begins."""
-        if self._policy == "off" or self._thread is not None:
+        """Deliver in the background from now on; with policy "off", nothing is delivered."""
+        if self._policy == "off" or self._service.is_running:
             return self
-        if self._stopping.is_set():
+        if self._closed.is_set():
             raise QueueClosedError("this CallbackDelivery was closed; make a new one")
+        self._reset()
         self._pool = ThreadPoolExecutor(self._concurrency, thread_name_prefix="penstock-callback")
-        self._thread = threading.Thread(target=self._run, name="penstock-callbacks", daemon=True)
-        self._thread.start()
+        self._service.start()
         return self
 
-    def flush(self, timeout: timedelta | float = 5.0) -> bool:
+    def flush(self, timeout: Duration = 5.0) -> bool:
         """Wait until everything that has ended so far was tried at least once, or the time is over.
 
-        Returns whether it was. If another process delivers, that is none of this one's business: True.
+        Return whether it was; True also if another process delivers.
         """
         end_at = time.monotonic() + duration(timeout, "timeout").total_seconds()
-        _, last = self._backend.journal_span()
-        while self._thread is not None and self._thread.is_alive():
+        _, last = self._backend.journal.span()
+        while self._service.is_running:
             is_other = self._next_try > 0 and not self.is_delivering
-            if is_other or (self._seq >= last and not self._backend.due_deliveries(1)):
+            if is_other or (self._seq >= last and not self._backend.outbox.due_deliveries(1)):
                 return True
             if time.monotonic() >= end_at:
                 return False
-            self._wake.set()
-            self._stopping.wait(_FLUSH_LOOK_SECONDS)
+            self._service.wake()
+            self._closed.wait(_FLUSH_POLL_SECONDS)
         return True
 
     def close(self) -> None:
-        """Wait for what is on its way (each attempt has its timeout), and let another process go on. Idempotent."""
-        self._stopping.set()
-        self._wake.set()
-        thread, pool = self._thread, self._pool
-        if thread is None or pool is None:
+        """Wait for deliveries in progress (each has its timeout), and release the lease. Idempotent."""
+        self._closed.set()
+        self._service.stop()
+        pool, self._pool = self._pool, None
+        if pool is None:
             return
-        thread.join()
         pool.shutdown()
-        self._thread = self._pool = None
         with contextlib.suppress(PenstockError):
             if self._held_until:
                 self._save_offset()
-                self._backend.hold_consumer(CALLBACKS, self._holder, 0)
+                self._backend.journal.hold_consumer(CALLBACKS, self._holder, 0)
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
     def is_delivering(self) -> bool:
         """Whether it is this process that delivers now."""
-        return self._thread is not None and time.monotonic() < self._held_until
+        return self._pool is not None and time.monotonic() < self._held_until
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._wake.clear()
-            try:
-                if self._hold():
-                    self._collect()
-                    self._send_due()
-            except QueueClosedError:
-                return
-            except PenstockError as error:
-                logger.warning("callbacks wait for the store: %s", error)
-            except Exception:  # a defect must not end all deliveries in silence
-                logger.exception("delivering callbacks failed; it goes on")
-            self._wake.wait(_LOOK_SECONDS)
+        if self._hold():
+            self._collect()
+            self._send_due()
 
     def _hold(self) -> bool:
-        """Take or keep the consumer; whether this process delivers."""
+        """Acquire or renew the lease; return whether this process delivers."""
         now = time.monotonic()
         if now < self._next_try:
             return now < self._held_until
         had_it = now < self._held_until
         self._next_try = now + self._lease / 3
         if not self._store_id:
-            self._backend.register_consumer(CALLBACKS)
-            self._store_id = self._backend.store_id()
+            self._backend.journal.register_consumer(CALLBACKS)
+            self._store_id = self._backend.journal.store_id()
         try:
-            held = self._backend.hold_consumer(CALLBACKS, self._holder, self._lease)
-        except InvalidArgumentError:  # somebody forgot it
+            held = self._backend.journal.hold_consumer(CALLBACKS, self._holder, self._lease)
+        except InvalidArgumentError:  # the consumer was deleted
             self._store_id = ""
             self._held_until = self._next_try = 0.0
             return False
@@ -216,9 +220,9 @@ class CallbackDelivery:
         return held is not None
 
     def _collect(self) -> None:
-        """Put into the outbox what has ended since."""
-        while not self._stopping.is_set():
-            ends, reached = self._backend.read_ends(self._seq, _ENDS_AT_ONCE, max_result=MAX_RESULT)
+        """Write what has ended since into the outbox."""
+        while not self._closed.is_set():
+            ends, reached = self._backend.outbox.read_ends(self._seq, _ENDS_PER_READ, max_result=MAX_RESULT)
             if ends:
                 now = self._backend.now()
                 deliveries = [
@@ -232,8 +236,8 @@ class CallbackDelivery:
                     )
                     for end in ends
                 ]
-                if not self._backend.save_deliveries(self._holder, deliveries, seq=reached):
-                    self._lose()
+                if not self._backend.outbox.save_deliveries(self._holder, deliveries, seq=reached):
+                    self._lose_lease()
                     return
                 self._saved_seq, self._saved_at = reached, time.monotonic()
             is_all = reached == self._seq
@@ -245,27 +249,27 @@ class CallbackDelivery:
 
     def _save_offset(self) -> None:
         self._saved_at = time.monotonic()
-        if self._seq > self._saved_seq and self._backend.save_deliveries(self._holder, seq=self._seq):
+        if self._seq > self._saved_seq and self._backend.outbox.save_deliveries(self._holder, seq=self._seq):
             self._saved_seq = self._seq
 
     def _send_due(self) -> None:
-        """Start what is due, as far as there is room."""
-        assert self._pool is not None  # noqa: S101  # made by start(), which started this thread
+        """Start deliveries that are due, as far as the limits allow."""
+        assert self._pool is not None  # noqa: S101  # made by start(), before this thread
         with self._lock:
-            busy = dict(self._on_the_way)
-        if len(busy) >= self._concurrency or self._stopping.is_set():
+            busy = dict(self._in_progress)
+        if len(busy) >= self._concurrency or self._closed.is_set():
             return
-        places = _Places(self._concurrency, self._per_host, self._failing, busy)
-        # What is on its way is still due in the store.
-        for each in self._backend.due_deliveries(_DUE_AT_ONCE, per_lane=self._per_host):
-            if each.seq not in busy and places.take(each.lane):
-                self._get_ready()
+        limits = _Limits(self._concurrency, self._per_host, self._failing, busy)
+        # A delivery in progress is still due in the store.
+        for each in self._backend.outbox.due_deliveries(_MAX_DUE, per_lane=self._per_host):
+            if each.seq not in busy and limits.acquire(each.lane):
+                self._prepare()
                 with self._lock:
-                    self._on_the_way[each.seq] = each.lane
+                    self._in_progress[each.seq] = each.lane
                 self._pool.submit(self._deliver, each)
 
-    def _get_ready(self) -> None:
-        """Before the first delivery: most workers never have one, and start sooner without the system's authorities."""
+    def _prepare(self) -> None:
+        """Load the system's authorities before the first delivery: most workers never have one, and start sooner without."""
         if self._is_ready:
             return
         if not self._keys:
@@ -274,14 +278,14 @@ class CallbackDelivery:
             self._tls = ssl.create_default_context()
         self._is_ready = True
 
-    def _lose(self) -> None:
+    def _lose_lease(self) -> None:
         self._held_until = 0.0
         logger.warning("another process delivers callbacks now")
 
     # -- one delivery -------------------------------------------------------------------------------------------
 
     def _deliver(self, delivery: Delivery) -> None:
-        """Try once and record what became of it; runs on a thread of the pool."""
+        """Try once and record the outcome; runs on a thread of the pool."""
         try:
             try:
                 answer = self._post(delivery)
@@ -292,19 +296,19 @@ class CallbackDelivery:
             else:
                 self._judge(delivery, answer)
         except QueueClosedError:
-            pass  # it is posted again by whoever comes next
+            pass  # it is posted again by the next holder of the lease
         except PenstockError as error:
             logger.warning("the outcome of a callback could not be stored; it will be sent again: %s", error)
-        except Exception:  # nobody reads the future
+        except Exception:  # the future is not read
             logger.exception("delivering a callback failed; it will be sent again")
         finally:
             with self._lock:
-                self._on_the_way.pop(delivery.seq, None)
-            self._wake.set()
+                self._in_progress.pop(delivery.seq, None)
+            self._service.wake()
 
     def _post(self, delivery: Delivery) -> Answer:
         end_at = time.monotonic() + self._timeout
-        target = resolve(delivery.url, self._policy, self._look_ups.within(self._timeout))
+        target = resolve(delivery.url, self._policy, self._resolvers.within(self._timeout))
         timestamp = int(self._backend.now().timestamp())
         headers = {
             "Content-Type": CONTENT_TYPE,
@@ -317,13 +321,13 @@ class CallbackDelivery:
         assert self._tls is not None  # noqa: S101  # made before the first delivery
         left = end_at - time.monotonic()
         if left <= 0:
-            raise TimeoutError("no time was left after the look-up of the name")
+            raise TimeoutError("no time was left after resolving the name")
         return post(target, headers, delivery.body, seconds=left, tls=self._tls)
 
     def _judge(self, delivery: Delivery, answer: Answer) -> None:
         if 200 <= answer.status < 300:
             self._failing.discard(delivery.lane)
-            self._backend.save_deliveries(self._holder, done=[delivery.seq])
+            self._backend.outbox.save_deliveries(self._holder, done=[delivery.seq])
         elif 300 <= answer.status < 400:
             self._record(delivery, f"HTTP {answer.status}: redirects are not followed")
         else:
@@ -337,8 +341,8 @@ class CallbackDelivery:
     def _record(
         self, delivery: Delivery, error: str, *, is_final: bool = False, at_least: float = 0.0
     ) -> None:
-        """Note a failed attempt: due again after a while, or given up."""
-        if len(self._failing) < _MOST_FAILING:
+        """Record a failed attempt: due again after a while, or failed for good."""
+        if len(self._failing) < _MAX_FAILING:
             self._failing.add(delivery.lane)
         attempts = delivery.attempts + 1
         due_at = None
@@ -349,11 +353,11 @@ class CallbackDelivery:
         else:
             logger.warning("a callback was given up after %d attempts: %s", attempts, error)
         changed = msgspec.structs.replace(delivery, attempts=attempts, due_at=due_at, error=error[:2000])
-        self._backend.save_deliveries(self._holder, [changed])
+        self._backend.outbox.save_deliveries(self._holder, [changed])
 
 
-class _Places:
-    """Who may be on its way: so many in all, so many of a lane; of lanes that fail one each, and half of all."""
+class _Limits:
+    """Concurrency limits: total, per lane, and at most one per failing lane (half of the total)."""
 
     def __init__(self, total: int, per_lane: int, failing: set[str], busy: dict[int, str]) -> None:
         self._lanes = Counter(busy.values())
@@ -362,7 +366,7 @@ class _Places:
         self._failing = failing
         self._left_for_failing = max(1, total // 2) - sum(lane in failing for lane in busy.values())
 
-    def take(self, lane: str) -> bool:
+    def acquire(self, lane: str) -> bool:
         fails = lane in self._failing
         if self._left <= 0 or self._lanes[lane] >= (1 if fails else self._per_lane):
             return False

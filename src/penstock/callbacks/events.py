@@ -1,4 +1,4 @@
-"""What a callback says (CloudEvents 1.0, structured JSON) and how it is signed (Standard Webhooks)."""
+"""The body of a callback (CloudEvents 1.0, structured JSON) and its signature (Standard Webhooks)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.backends.base import JobEnd
+from penstock.backends import JobEnd
 from penstock.errors import InvalidArgumentError
 from penstock.job import JobStatus, state_of
 
@@ -37,12 +37,12 @@ _WORDS: Final = {
 
 
 def event_id(store_id: str, seq: int) -> str:
-    """Return the id of the event that tells of a journal row: the same whoever asks, and how often."""
+    """Return the id of the event of a journal row: always the same, in every process."""
     return str(uuid.uuid5(uuid.UUID(hex=store_id), str(seq)))
 
 
 def event_of(end: JobEnd, store_id: str) -> bytes:
-    """Return the event that tells how a job ended."""
+    """Return the event of a job's end."""
     row = end.entry
     data: dict[str, Any] = {
         "job_id": row.job_id,
@@ -95,7 +95,7 @@ def _text(moment: datetime) -> str:
 
 
 def read_secrets(given: str | Sequence[str] | None) -> tuple[bytes, ...]:
-    """Return the keys that sign: of several, a receiver may know any.
+    """Return the keys that sign: a receiver may have any one of several.
 
     A secret is "whsec_" and base64, as Standard Webhooks writes it, or any text of at least 24 bytes.
     """

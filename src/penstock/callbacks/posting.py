@@ -19,7 +19,7 @@ MAX_HEAD: Final = 65_536
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """The status and headers of the answer."""
 
     status: int
     retry_after: str | None
@@ -71,7 +71,7 @@ def _answer(connection: socket.socket, deadline: float) -> Answer:
 
 
 class _Head(io.RawIOBase):
-    """Reads from a socket until a deadline, whoever sends how slowly, and no more than the head of an answer."""
+    """Reads from a socket until a deadline, however slowly it sends, and no more than the head of a response."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection

@@ -1,8 +1,8 @@
-"""The command line: `penstock <command>`, one module a command.
+"""The command line: `penstock <command>`, one module per command.
 
-A command is a function with annotated options (typer); it is added to `COMMANDS` by its name. Its docstring is its help,
-with a section "Examples:". What is around it stands in modules of their own: variables and the file (`_command`,
-`_settings`), the store (`_store`), what is printed (`_output`).
+A command is a function with annotated options (typer) in `COMMANDS`. Its docstring is its help, with a section
+"Examples:". Commands share option groups (`_store`, `_selection`), settings from variables and the settings file
+(`_command`, `_parameters`, `_settings`), and printing (`_output`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from penstock.cli._command import Command, Group, adopt
+from penstock.cli._command import PREFIX, Command, Group, add_command
 from penstock.cli._output import emit, fail, note
-from penstock.cli._settings import SETTINGS_KEY, read_settings
+from penstock.cli._parameters import adopted
+from penstock.cli._settings import ALIASES, read_settings
 from penstock.cli.archive import archive
 from penstock.cli.audit import audit
 from penstock.cli.bench import bench
@@ -32,6 +33,7 @@ from penstock.cli.metrics import metrics
 from penstock.cli.migrate import migrate
 from penstock.cli.pipeline import pipeline
 from penstock.cli.report import ReportCommand, report
+from penstock.cli.schedules import schedules
 from penstock.cli.show import show
 from penstock.cli.stats import stats
 from penstock.cli.submit import SubmitCommand, submit
@@ -49,6 +51,7 @@ COMMANDS: Final[dict[str, Callable[..., Any]]] = {
     "show": show,
     "stats": stats,
     "journal": journal,
+    "schedules": schedules,
     "cancel": cancel,
     "redrive": redrive,
     "delete": delete,
@@ -66,33 +69,51 @@ COMMANDS: Final[dict[str, Callable[..., Any]]] = {
 }
 GROUPS: Final[dict[str, typer.Typer]] = {"migrate": migrate, "pipeline": pipeline}
 
-#: What a command can exit with, and when.
+#: The exit codes of commands, and when they occur.
 EXIT_CODES: Final[dict[int, str]] = {
-    0: "done",
-    1: "it failed: the store is away or refuses, a job that was asked for does not exist or did not succeed, "
-    "an audit or the doctor found something",
-    2: "a mistake in the command, its input or its settings, such as an unknown option, malformed JSON, a url that "
-    "names no store or an extra that is not installed; nothing was done",
+    0: "success",
+    1: "failure: the store does not answer or refuses, a named job does not exist or did not succeed, an audit found "
+    "violations, or the doctor found problems",
+    2: "an error in the command, its input or its settings, such as an unknown option, malformed JSON, a url that "
+    "names no store, or an extra that is not installed; nothing was done",
     130: "interrupted (Ctrl-C)",
-    141: "whoever read its output went away, such as `head`",
+    141: "the program that reads the output has ended, such as `head`",
 }
 
-OWN_PARSING: Final = {"submit": SubmitCommand, "report": ReportCommand}
+COMPLETE_VARIABLE: Final = "_PENSTOCK_COMPLETE"
+COMMAND_CLASSES: Final = {"submit": SubmitCommand, "report": ReportCommand}
+
+
+class _Root(Group):
+    """The root command, which reads the settings file before the arguments of a command are parsed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        self.params = [adopted(each) for each in self.params]  # typer adds options for completion late
+        rest = super().parse_args(ctx, args)
+        # Neither help nor completion needs the file, which may be what is wrong.
+        if {"-h", "--help"}.isdisjoint(args) and not ctx.resilient_parsing:
+            ctx.obj = read_settings(ctx.params["config"], ctx)
+            ctx.default_map = ctx.obj.defaults
+        return rest
+
 
 app = typer.Typer(
     name="penstock",
-    cls=Group,
+    cls=_Root,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "auto_envvar_prefix": PREFIX,
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda name: ALIASES.get(name, name),
+    },
 )
-for _name, _command in COMMANDS.items():
-    app.command(_name, cls=OWN_PARSING.get(_name, Command))(_command)
+for _name, _function in COMMANDS.items():
+    add_command(app, _name, _function, COMMAND_CLASSES.get(_name, Command))
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
-adopt(app)
 
 
 def _show_version(value: bool) -> None:
@@ -103,46 +124,40 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def _root(
-    ctx: typer.Context,
-    config: Annotated[
+    config: Annotated[  # read by _Root
         Path | None,
         typer.Option(
             "--config",
             metavar="FILE",
             envvar="PENSTOCK_CONFIG",
-            help="Settings; else penstock.toml in this folder, or [tool.penstock] of its pyproject.toml.",
+            help="The settings file. Default: penstock.toml in this folder, or [tool.penstock] of its pyproject.toml.",
             show_default=False,
-            show_envvar=False,
         ),
     ] = None,
-    version: Annotated[  # noqa: ARG001  # done by its callback
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    version: Annotated[  # read by its callback
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """A durable job queue on SQLite or PostgreSQL."""
-    if ctx.meta.get("penstock.wants_help"):
-        return  # help must not depend on a file that may be what is wrong
-    found = read_settings(
-        config,
-        ctx.command,
-        lambda command, path: typer.Context(command, info_name=path[-1], parent=ctx),
-    )
-    ctx.meta[SETTINGS_KEY] = found
-    ctx.default_map = found.defaults
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line with these arguments, by default the process's own, and return the exit code.
+    """Run the command line with these arguments, by default those of the process, and return the exit code.
 
-    What a user did wrong is one line on stderr; a traceback is a fault of ours.
+    An error of the user is one line on stderr; a traceback is an error of Penstock.
     """
     if sys.stdout is None:  # closed, as by `>&-`
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # for as long as the process lives
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the process ends
     given = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that knows no letters beyond ASCII gets their numbers
+        if hasattr(stream, "reconfigure"):  # a terminal without Unicode gets escapes
             stream.reconfigure(errors="backslashreplace")
     command = typer.main.get_command(app)
+    if os.environ.get(COMPLETE_VARIABLE):  # a shell asks for completions
+        try:
+            command._main_shell_completion({}, "penstock")  # noqa: SLF001  # as its own main does
+        except SystemExit as end:
+            return int(end.code or 0)
     try:
         with command.make_context("penstock", given or ["--help"]) as ctx:
             command.invoke(ctx)
@@ -175,11 +190,9 @@ def main() -> NoReturn:
 
 
 def _misused(error: Any) -> int:
-    """Say what is wrong with the arguments, in one line, and where to find help."""
+    """Print an argument error in one line, with the command that prints help."""
     ctx = getattr(error, "ctx", None)
-    if (
-        type(error).__name__ == "NoArgsIsHelpError"
-    ):  # a group without a command: the message is the help itself
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: the message is the help
         note(error.format_message()) if ctx is None else sys.stderr.write(f"{ctx.get_help()}\n")
         return 2
     path = "penstock" if ctx is None else " ".join(["penstock", *_path(ctx)])
@@ -192,6 +205,6 @@ def _path(ctx: Any) -> list[str]:
 
 
 def _reasons(error: PenstockError) -> str:
-    """Return an error's text; of several that came together, each one's."""
+    """Return the text of an error; for a group of errors, the text of each one."""
     parts = getattr(error, "exceptions", None)
     return str(error) if parts is None else "; ".join(str(part) for part in parts)

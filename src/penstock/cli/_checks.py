@@ -1,4 +1,4 @@
-"""What the doctor looks at beside the store itself: this machine, and who works."""
+"""The checks of `penstock doctor` that do not depend on the kind of store: this installation, workers and jobs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from datetime import timedelta
 from typing import Final
 
 import penstock
-from penstock.cli._output import span
+from penstock._extras import how_to_install
+from penstock.backends.contract.overview import Finding, Overview, OwnerView
+from penstock.cli._counts import ready_bound
+from penstock.cli._text import counted, span
 from penstock.errors import PenstockError
-from penstock.overview import Finding, Overview
 
 __all__ = ["check_machine", "check_work"]
 
-#: What each extra brings, by the name people install it under.
+#: The packages of each extra.
 EXTRAS: Final = {
     "postgres": ("psycopg",),
     "spark": ("pyspark", "pyarrow"),
@@ -22,11 +24,11 @@ EXTRAS: Final = {
     "otel": ("opentelemetry-api",),
 }
 LONG_WAIT: Final = timedelta(hours=1)
-MOST_NAMED: Final = 10
+MAX_NAMED: Final = 10
 
 
 def check_machine() -> Iterator[Finding]:
-    """Look at this installation; nothing is started but, for Spark, a Java that says its version."""
+    """Check this installation; it runs Java once to learn its version, if Spark is installed."""
     yield Finding.ok(
         "penstock", f"{penstock.__version__} on Python {platform.python_version()} ({platform.system()})"
     )
@@ -47,25 +49,32 @@ def _version(package: str) -> str | None:
 
 
 def _java() -> Finding:
-    from penstock.spark._java import find_java  # noqa: PLC0415  # needs the extra
+    from penstock.spark.java import find_java  # noqa: PLC0415  # needs the extra
 
     try:
         found = find_java()
     except PenstockError as error:
-        return Finding.problem("Java", str(error), "pip install 'penstock[spark]'")
+        return Finding.problem("Java", str(error), how_to_install("spark"))
     version = ".".join(map(str, found.version))
     return Finding.ok("Java", f"{version} in {found.home}")
 
 
 def check_work(seen: Overview) -> Iterator[Finding]:
-    """Look at what waits and who works."""
+    """Check the workers and the jobs of a store."""
     yield Finding.ok("schema", f"version {seen.schema_version}")
     yield _workers(seen)
+    yield from _stalled(seen)
+    yield _ended(seen)
     yield _types(seen)
     yield _waiting(seen)
     yield _callbacks(seen)
     if seen.is_blocked:
-        yield Finding.warning("block", "new jobs are refused", "penstock unblock, when that is over")
+        yield Finding.warning("block", "new jobs are refused", "run penstock unblock to accept them again")
+
+
+def _place(owner: OwnerView) -> str:
+    """Return the name of a worker, and the host and pid it runs at."""
+    return f"{owner.name + ' on ' if owner.names else ''}{owner.host}:{owner.pid}"
 
 
 def _workers(seen: Overview) -> Finding:
@@ -73,27 +82,72 @@ def _workers(seen: Overview) -> Finding:
     slots, free = sum(each.slots for each in living), sum(each.free for each in living)
     message = f"{len(living)} living, with {slots} slots, {free} of them free"
     dead = [each for each in seen.owners if not each.is_alive]
-    if not dead:
-        return Finding.ok("workers", message)
-    named = ", ".join(
-        f"{each.host}:{each.pid} ({each.running} jobs, silent for {span(seen.at - each.beat_at)})"
-        for each in dead[:MOST_NAMED]
+    if dead:
+        named = ", ".join(
+            f"{_place(each)} ({counted(each.running, 'job')}, silent for {span(seen.at - each.beat_at)})"
+            for each in dead[:MAX_NAMED]
+        )
+        return Finding.warning(
+            "workers",
+            f"{message}; {len(dead)} dead: {named}",
+            "a living worker reclaims their jobs: start one, and find out why these ended",
+        )
+    waiting = seen.counts.pending + seen.counts.retrying + seen.counts.handed_back
+    if waiting and not any(each.intakes for each in living):
+        return Finding.warning(
+            "workers",
+            f"no worker is alive, and {waiting:,} {'job waits' if waiting == 1 else 'jobs wait'}",
+            "start one with the same store: penstock worker module:app --url …",
+        )
+    if seen.types and not living:
+        return Finding.warning(
+            "workers",
+            "no worker is alive; no job waits",
+            "start one: penstock worker module:app",
+        )
+    return Finding.ok("workers", message)
+
+
+def _ended(seen: Overview) -> Finding:
+    """Warn of jobs that failed and were neither redriven nor deleted."""
+    counts = seen.counts
+    message = (
+        f"{counts.completed:,} completed, {counts.failed:,} failed, {counts.dead:,} dead, "
+        f"{counts.cancelled:,} cancelled"
     )
+    if not counts.failed and not counts.dead:
+        return Finding.ok("ended", message)
+    worst = sorted(seen.types, key=lambda each: (-each.counts.failed - each.counts.dead, each.type))
+    named = ", ".join(each.type for each in worst[:MAX_NAMED] if each.counts.failed or each.counts.dead)
     return Finding.warning(
-        "workers",
-        f"{message}; {len(dead)} dead: {named}",
-        "their jobs come back as soon as a worker lives: see to it that one does, and why these ended",
+        "ended",
+        f"{message} (failed or dead: {named})",
+        "penstock list --status dead,failed lists them, penstock show ID shows why; "
+        "then penstock redrive --status dead,failed, or penstock delete",
     )
+
+
+def _stalled(seen: Overview) -> Iterator[Finding]:
+    """Warn of workers whose jobs all wait for other jobs."""
+    stalled = [each for each in seen.living if each.is_stalled]
+    if stalled:
+        named = ", ".join(f"{_place(each)} ({counted(each.waiting, 'job')})" for each in stalled[:MAX_NAMED])
+        yield Finding.warning(
+            "waiting workers",
+            f"every job of {named} waits for another job, so no slot is free",
+            "see in their log what they wait for, and start a worker that claims it; better, submit dependent jobs with"
+            " after=, which need no slot while they wait",
+        )
 
 
 def _types(seen: Overview) -> Finding:
     lonely = seen.unhandled
     if not lonely:
         return Finding.ok("types", "every type with ready jobs has a worker")
-    named = ", ".join(lonely[:MOST_NAMED]) + (" …" if len(lonely) > MOST_NAMED else "")
+    named = ", ".join(lonely[:MAX_NAMED]) + (" …" if len(lonely) > MAX_NAMED else "")
     return Finding.warning(
         "types",
-        f"nobody takes {named}",
+        f"no living worker claims {named}",
         "start a worker whose app has handlers for them: penstock worker module:app",
     )
 
@@ -102,18 +156,22 @@ def _waiting(seen: Overview) -> Finding:
     oldest = seen.oldest_ready
     if oldest is None:
         return Finding.ok("waiting", "no job is ready")
-    message = f"{_more(seen.ready, seen)} jobs are ready, the oldest for {span(oldest)}"
+    are_ready = "job is ready" if seen.ready == 1 else "jobs are ready"
+    message = f"{_at_least(seen.ready, ready_bound(seen))} {are_ready}, the oldest for {span(oldest)}"
     if oldest > LONG_WAIT:
         return Finding.warning(
-            "waiting", message, "more workers, or more slots: penstock worker --concurrency, --processes"
+            "waiting",
+            message,
+            "start more workers, or give them more slots: penstock worker --concurrency, --processes",
         )
     return Finding.ok("waiting", message)
 
 
 def _callbacks(seen: Overview) -> Finding:
-    message = f"{_more(seen.undelivered, seen)} to deliver, {_more(seen.given_up, seen)} given up"
+    limit = seen.most_counted
+    message = f"{_at_least(seen.undelivered, limit)} to deliver, {_at_least(seen.given_up, limit)} given up"
     if seen.given_up:
-        advice = "see Backend.list_deliveries; when the endpoints are well again, Backend.retry_deliveries"
+        advice = "see Backend.outbox.list_deliveries; once the endpoints answer again, call Backend.outbox.retry_deliveries"
         return Finding.warning("callbacks", message, advice)
     if seen.undelivered and not seen.living:
         advice = "workers deliver them: start one"
@@ -121,5 +179,5 @@ def _callbacks(seen: Overview) -> Finding:
     return Finding.ok("callbacks", message)
 
 
-def _more(count: int, seen: Overview) -> str:
-    return f"{count:,}" if count < seen.most_counted else f"{count:,} or more"
+def _at_least(count: int, limit: float) -> str:
+    return f"{count:,}" if count < limit else f"{count:,} or more"

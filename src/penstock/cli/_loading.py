@@ -1,4 +1,4 @@
-"""Find the app that a command names."""
+"""The app that a command names."""
 
 from __future__ import annotations
 
@@ -7,18 +7,35 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import Annotated, TypeAlias
+
+import typer
 
 from penstock.app import App
-from penstock.connection import default_url
+from penstock.backends.drivers import default_url, driver_for, example_urls
 from penstock.errors import InvalidArgumentError, shown
 
-__all__ = ["check_shared", "load_app"]
+__all__ = ["AppName", "AppUrl", "load_app", "load_shared_app"]
+
+AppName: TypeAlias = Annotated[
+    str,
+    typer.Argument(metavar="MODULE:APP", envvar="PENSTOCK_APP", help="The app, such as shop.jobs:app."),
+]
+AppUrl: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="The store, instead of the app's own. PENSTOCK_URL is for apps without one.",
+        show_default=False,
+    ),
+]
 
 
 def load_app(name: str) -> App:
-    """Import the app called "module:attribute" ("module" alone means its attribute `app`).
+    """Import an app by "module:attribute"; "module" alone means its attribute `app`.
 
-    The working folder is put on the path first.
+    The working folder comes first on the import path.
 
     Raises:
         InvalidArgumentError: there is no such module or attribute, it is no App, or importing it failed.
@@ -47,20 +64,25 @@ def load_app(name: str) -> App:
             raise _wrong(name, f"{module_name} has no attribute {part!r}{_apps_of(module)}")
         found = getattr(found, part)
     if not isinstance(found, App):
-        raise _wrong(name, f"that is no penstock.App but {shown(found)}{_apps_of(module)}")
+        raise _wrong(name, f"that is not a penstock.App but {shown(found)}{_apps_of(module)}")
     return found
 
 
-def check_shared(app: App) -> None:
-    """Refuse a store that no other process can see."""
+def load_shared_app(name: str, url: str | None) -> App:
+    """Import an app, replace its store if a url is given, and refuse a store that other processes cannot open."""
+    app = load_app(name)
+    if url is not None:
+        app.url = url
     url = app.url if app.url is not None else default_url()
-    if url.partition(":")[0].lower() == "memory":
+    driver = driver_for(url)
+    if not driver.is_shared:
         raise InvalidArgumentError(
-            "a worker cannot use memory:, which belongs to the process that submits; "
-            "use sqlite:///jobs.db or postgresql://… (App(url), --url or PENSTOCK_URL)",
+            f"a worker cannot use {driver.prefix}, which belongs to the process that submits; "
+            f"use {example_urls()} (App(url), --url or PENSTOCK_URL)",
             field="url",
             value=url,
         )
+    return app
 
 
 def _wrong(name: str, why: str) -> InvalidArgumentError:
@@ -68,13 +90,13 @@ def _wrong(name: str, why: str) -> InvalidArgumentError:
 
 
 def _apps_of(module: ModuleType) -> str:
-    """Name the apps that are there, for somebody who asked for another one."""
+    """Return a hint that names the apps of a module."""
     names = [name for name, value in vars(module).items() if isinstance(value, App)]
     return f" (did you mean {' or '.join(f'{module.__name__}:{each}' for each in names)}?)" if names else ""
 
 
 def _where(error: BaseException) -> str:
-    """Return an error with the line of the user's code that it came from."""
+    """Return an error with the file and line that raised it."""
     text = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename

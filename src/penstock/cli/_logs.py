@@ -1,4 +1,4 @@
-"""What a command says while it runs: one line a record, on stderr."""
+"""Log records on stderr, one line per record."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def log_to_stderr(level: str, format: Format = "text") -> logging.Handler:
-    """Let the library's loggers write to stderr from this level on."""
+    """Log the library's records of this level and above to stderr."""
     return configure(format, level)
 
 
 def log_everything(handler: logging.Handler, level: str, worker: str) -> None:
-    """Let everybody's records go there too, unless the app has set up logging itself; and name the worker."""
+    """Log the records of other libraries too, unless the app has set up logging, and add the worker's name."""
     for each in handler.filters:
         if isinstance(each, JobFilter):
             each.worker = worker

@@ -1,24 +1,27 @@
-"""Everything a command prints goes through here.
+"""Printing: every line that a command writes to stdout or stderr.
 
-What jobs hold (types, tags, messages, payloads) is other people's text. It is shown with control characters, escape
-sequences and direction marks escaped, and never read as markup. A terminal gets aligned columns and colours, unless
-NO_COLOR is set or TERM is dumb; a pipe gets plain lines, with tabs between columns, nothing wrapped and nothing cut.
+Types, tags, messages and payloads of jobs are untrusted text. They are printed with control characters, escape sequences
+and direction marks escaped, and are never read as markup. A terminal gets aligned columns and colours, unless NO_COLOR is
+set or TERM is dumb; a pipe gets plain lines, with tabs between columns, nothing wrapped and nothing cut.
 
-What draws on terminals (rich) is imported when something is drawn: into a pipe, a short command needs a third less time.
+rich is imported when something is drawn on a terminal: without it a short command takes a third less time.
 """
 
 from __future__ import annotations
 
-import base64
+import itertools
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from penstock.job import Job, JobStatus, JournalEntry
+from penstock.cli._text import clean, iso_time
+from penstock.job import JobStatus
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,31 +29,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TableWriter",
-    "about",
     "ask",
-    "bytes_fields",
-    "clean",
-    "counted",
     "emit",
     "emit_facts",
     "emit_json",
     "emit_table",
+    "emit_text",
     "fail",
     "is_terminal",
-    "job_fields",
-    "journal_fields",
-    "local",
     "note",
-    "shortened",
-    "span",
-    "stamp",
+    "progress_bar",
     "stderr_console",
     "stdout_console",
 ]
 
-SHORT_TEXT: Final = 2_000
-#: Of a cell that does not fit.
-FEWEST_LETTERS: Final = 10
+#: Rows whose cells decide how wide a terminal's columns are.
+LAYOUT_ROWS: Final = 1_000
+#: The least width of a column that is cut.
+MIN_WIDTH: Final = 10
 _COLOURS: Final = {
     JobStatus.RUNNING: "cyan",
     JobStatus.CANCELLING: "yellow",
@@ -65,44 +61,11 @@ _COLOURS: Final = {
 }
 
 
-# -- text that is safe to show ---------------------------------------------------------------------------------------
-
-
-def clean(text: object, *, keep_lines: bool = False) -> str:
-    """Return text with everything escaped that a terminal could act on, or that hides or reorders other text.
-
-    Args:
-        text: anything with a text.
-        keep_lines: leave line breaks and tabs as they are.
-    """
-    shown = str(text)
-    if shown.isprintable():
-        return shown
-    kept = "\n\t" if keep_lines else ""
-    return "".join(each if each.isprintable() or each in kept else _escaped(each) for each in shown)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return how many there are of something: "1 job", "2 jobs"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def shortened(text: str, limit: int = SHORT_TEXT) -> str:
-    """Return text, cut after `limit` characters; what is missing is said."""
-    if len(text) <= limit:
-        return text
-    return f"{text[:limit]}… ({len(text) - limit} more characters)"
-
-
-# -- to stdout -------------------------------------------------------------------------------------------------------
+# -- stdout ----------------------------------------------------------------------------------------------------------
 
 
 def is_terminal(stream: TextIO | None = None) -> bool:
-    """Whether people look at it, and it understands more than plain lines."""
+    """Whether a stream, by default stdout, is a terminal with cursor control."""
     stream = sys.stdout if stream is None else stream
     try:
         return stream.isatty() and os.environ.get("TERM", "") != "dumb"
@@ -111,25 +74,30 @@ def is_terminal(stream: TextIO | None = None) -> bool:
 
 
 def emit(text: str = "") -> None:
-    """Print a line for whoever asked; the text is the command's own, or cleaned."""
+    """Print a line; the caller has cleaned it."""
     sys.stdout.write(f"{text}\n")
 
 
+def emit_text(text: str) -> None:
+    """Print a sentence, wrapped between words on a terminal; the caller has cleaned it."""
+    if not is_terminal():
+        emit(text)
+        return
+    for line in textwrap.wrap(text, max(MIN_WIDTH, stdout_console().width), subsequent_indent="  "):
+        emit(line)
+
+
 def emit_json(value: Mapping[str, Any]) -> None:
-    """Print one JSON object on one line. What a terminal could act on is escaped, as JSON allows."""
+    """Print one JSON object on one line, with every unprintable character escaped."""
     line = json.dumps(value, ensure_ascii=False, default=_as_json)
     if not line.isprintable():
-        line = "".join(each if each.isprintable() else _json_escaped(each) for each in line)
+        line = "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
     emit(line)
-
-
-def _json_escaped(character: str) -> str:
-    return json.dumps(character)[1:-1]
 
 
 def _as_json(value: object) -> Any:
     if isinstance(value, datetime):
-        return stamp(value)
+        return iso_time(value)
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, Enum):
@@ -140,11 +108,11 @@ def _as_json(value: object) -> Any:
 
 
 class TableWriter:
-    """Prints rows in columns, one by one: aligned for people, with tabs for programs. Cells are cleaned here.
+    """Prints rows one by one: aligned columns on a terminal, tabs elsewhere. Cells are cleaned here.
 
     Args:
-        columns: the names of the columns, each with its width at least.
-        right: the columns of numbers.
+        columns: the names of the columns, each with its least width.
+        right: the columns that are aligned right.
     """
 
     def __init__(self, columns: Mapping[str, int], *, right: Sequence[str] = ()) -> None:
@@ -170,44 +138,44 @@ class TableWriter:
         used = 0
         for number, (column, cell) in enumerate(zip(self._columns, line, strict=True)):
             width = max(self._columns[column], cell.cell_len)
-            if number == last:  # the only one that is ever cut: ids are there to be copied
-                width = min(width, max(FEWEST_LETTERS, console.width - used))
+            if number == last:  # the only column that is ever cut: ids must stay whole to be copied
+                width = min(width, max(MIN_WIDTH, console.width - used))
             cell.truncate(width, overflow="ellipsis")
             if number != last or column in self._right:
                 cell.align("right" if column in self._right else "left", width)
             used += width + 2
         whole = Text("  ").join(line)
-        whole.rstrip()  # spaces that nobody sees would take a line of their own
+        whole.rstrip()  # trailing spaces could wrap to a line of their own
         console.print(whole, soft_wrap=True)
 
 
 def emit_table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
 ) -> None:
-    """Print a table of which all rows are there; see `TableWriter`. A terminal gets no column without a value."""
-    known = [[*row] for row in rows]
-    widths = dict.fromkeys(columns, 0)
-    if is_terminal():
-        used = [
-            number
-            for number in range(len(columns))
-            if not known or any(row[number] not in (None, "") for row in known)
-        ]
-        columns, known = (
-            [columns[number] for number in used],
-            [[row[number] for number in used] for row in known],
-        )
-        widths = {
-            column: max([len(column), *(_cell(row[number]).cell_len for row in known)])
-            for number, column in enumerate(columns)
-        }
+    """Print a table with `TableWriter`. On a terminal the first rows decide the widths, and empty columns are left out."""
+    if not is_terminal():
+        writer = TableWriter(dict.fromkeys(columns, 0), right=right)
+        for row in rows:
+            writer.write(*row)
+        return
+    coming = iter(rows)
+    first = [[*row] for row in itertools.islice(coming, LAYOUT_ROWS)]
+    used = [
+        number
+        for number in range(len(columns))
+        if not first or any(row[number] not in (None, "") for row in first)
+    ]
+    widths = {
+        columns[number]: max([len(columns[number]), *(_cell(row[number]).cell_len for row in first)])
+        for number in used
+    }
     writer = TableWriter(widths, right=right)
-    for row in known:
-        writer.write(*row)
+    for row in itertools.chain(first, coming):
+        writer.write(*(row[number] for number in used))
 
 
 def emit_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one a line; what is None or empty is left out. Values are cleaned here."""
+    """Print one name and value per line, without those that are None or empty. Values are cleaned here."""
     known = [(name, value) for name, value in facts if value is not None and value not in ("", (), [])]
     width = max((len(name) for name, _ in known), default=0)
     console = stdout_console() if is_terminal() else None
@@ -227,145 +195,51 @@ def _cell(value: object, style: str = "") -> Text:
 
 
 def stdout_console(**options: Any) -> Console:
-    """Return a console on stdout; see `_console`."""
+    """Return a rich console on stdout."""
     return _console(sys.stdout, **options)
 
 
 def stderr_console() -> Console:
-    """Return a console for progress and the like; what a command is asked for goes to stdout."""
+    """Return a rich console on stderr, for progress."""
     return _console(sys.stderr, soft_wrap=True)
 
 
 def _console(stream: TextIO, **options: Any) -> Console:
     from rich.console import Console  # noqa: PLC0415  # see above
 
-    # Markup, emoji codes and highlighting are for authors; what is printed here was written by others.
+    # Without markup, emoji codes and highlighting: the text comes from jobs.
     return Console(file=stream, markup=False, emoji=False, highlight=False, **options)
 
 
-# -- to stderr -------------------------------------------------------------------------------------------------------
+# -- stderr ----------------------------------------------------------------------------------------------------------
 
 
 def note(text: str) -> None:
-    """Tell people something beside what they asked for."""
+    """Print a remark to stderr."""
     sys.stderr.write(f"{clean(text)}\n")
 
 
 def fail(message: str) -> None:
-    """Say in one line what went wrong."""
+    """Print an error to stderr, as one line."""
     note(f"penstock: {' '.join(message.split())}")
 
 
 def ask(question: str) -> bool:
-    """Ask a person at a terminal; only y or yes is yes."""
+    """Ask a question at the terminal; only y or yes is yes."""
     sys.stderr.write(f"{clean(question)} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-# -- data ------------------------------------------------------------------------------------------------------------
+@contextmanager
+def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar if stderr is a terminal; yield a function that adds to it."""
+    if not is_terminal(sys.stderr):
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
-
-def stamp(moment: datetime | None) -> str | None:
-    """Return a moment as ISO 8601 in UTC: 2026-11-16T14:42:00.000000Z."""
-    if moment is None:
-        return None
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def local(moment: datetime | None) -> str | None:
-    """Return a moment for people: in UTC for programs, to the second."""
-    return None if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def span(seconds: float | timedelta | None) -> str | None:
-    """Return a duration in the unit that suits it: 12 ms, 3.4 s, 5 min 2 s, 2 h 3 min, 4 d 1 h."""
-    if seconds is None:
-        return None
-    value = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
-    sign, value = ("-", -value) if value < 0 else ("", value)
-    if value < 1:
-        return f"{sign}{value * 1000:.{0 if value >= 0.01 else 1}f} ms"
-    if value < 60:
-        return f"{sign}{value:.1f} s"
-    whole = round(value)
-    for size, unit, smaller_size, smaller in _UNITS:
-        if whole >= size:
-            rest = whole % size // smaller_size
-            return f"{sign}{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{sign}{whole} s"
-
-
-def about(time: timedelta) -> str:
-    """Return a duration in its largest unit alone, for where there is little room: 5 min."""
-    return " ".join((span(max(time, timedelta())) or "").split()[:2])
-
-
-_UNITS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
-
-
-def bytes_fields(name: str, data: bytes | None) -> dict[str, str | None]:
-    """Return bytes for JSON: text if they are UTF-8, else base64; `<name>_encoding` says which."""
-    if data is None:
-        return {name: None, f"{name}_encoding": None}
-    try:
-        return {name: data.decode(), f"{name}_encoding": "utf-8"}
-    except UnicodeDecodeError:
-        return {name: base64.b64encode(data).decode(), f"{name}_encoding": "base64"}
-
-
-def job_fields(job: Job, *, whole: bool = True) -> dict[str, Any]:
-    """Return a job for JSON: the names of its fields, times in UTC, durations in seconds.
-
-    Args:
-        whole: with payload, result and checkpoint.
-    """
-    fields: dict[str, Any] = {
-        "id": job.id,
-        "type": job.type,
-        "status": job.status,
-        "state": job.state,
-        "tags": job.tags,
-        "priority": int(job.priority),
-        "key": job.key,
-        "attempt": job.attempt,
-        "retry_count": job.retry_count,
-        "failures": job.failures,
-        "max_attempts": None if job.retry is None else job.retry.max_attempts,
-        "progress": job.progress,
-        "description": job.description,
-        "assignee_id": job.assignee_id,
-        "error_message": job.error_message,
-        "error_category": job.error_category,
-        "error_code": job.error_code,
-        "created_at": job.created_at,
-        "run_at": job.run_at,
-        "scheduled_at": job.scheduled_at,
-        "started_at": job.started_at,
-        "attempt_started_at": job.attempt_started_at,
-        "last_retry_at": job.last_retry_at,
-        "finalized_at": job.finalized_at,
-        "updated_at": job.updated_at,
-        "after": job.after,
-        "after_any": job.after_any,
-        "parent_id": job.parent_id,
-        "redrive_of": job.redrive_of,
-        "held": job.held,
-        "correlation_id": job.correlation_id,
-        "callback_url": job.callback_url,
-        "idempotency_key": job.idempotency_key,
-        "execution_timeout": job.timeouts.execution,
-        "visibility_timeout": job.timeouts.visibility,
-        "lifetime": job.timeouts.lifetime,
-    }
-    if whole:
-        for name in ("payload", "result", "checkpoint"):
-            fields |= bytes_fields(name, getattr(job, name))
-    return fields
-
-
-def journal_fields(entry: JournalEntry) -> dict[str, Any]:
-    """Return a row of the journal for JSON, by the names of its columns."""
-    fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
-    fields["priority"] = int(entry.priority)
-    return fields
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr_console(), transient=True) as display:
+        task = display.add_task(title, total=total)
+        yield lambda number: display.advance(task, number)

@@ -1,20 +1,21 @@
-"""What people type, as what the library takes; whatever cannot be understood is refused by its field's name."""
+"""Values as they are typed, converted to those of the library; an error names the field."""
 
 from __future__ import annotations
 
-import re
+import math
 import sys
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 import typer
 
-from penstock._json import encode_json
+from penstock.durations import duration, parse_duration
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import Priority
+from penstock.payloads.json import encode_json
 
 __all__ = [
     "Ids",
@@ -23,19 +24,23 @@ __all__ = [
     "as_moment",
     "as_payload",
     "as_priority",
+    "as_seconds",
+    "as_time",
     "listed",
     "read_ids",
     "read_input",
 ]
 
-_UNITS: Final = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*(ms|s|min|m|h|d|w)?")
-#: More than any store takes as a payload, so that the store's own limit is what is named.
-MOST_INPUT: Final = 64 * 1_048_576
+#: Larger than the payload limit of every store, so that the error names the store's limit.
+MAX_INPUT: Final = 64 * 1_048_576
 
 Ids: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ID", help="The jobs; - reads ids from stdin, one a line.", show_default=False),
+    typer.Argument(
+        metavar="ID",
+        help="The jobs. The beginning of an id is enough if it is unique. - reads whole ids from stdin, one per line.",
+        show_default=False,
+    ),
 ]
 Tags: TypeAlias = Annotated[
     list[str] | None,
@@ -43,30 +48,31 @@ Tags: TypeAlias = Annotated[
         "--tags",
         "-t",
         metavar="TAG",
-        help="Only jobs that have all of these; a,b or repeated.",
+        help="Jobs that have all of these tags. Use a,b or repeat the option.",
         show_default=False,
     ),
 ]
 
 
 def listed(values: Iterable[str] | None) -> list[str]:
-    """Return what was given as a,b or repeated."""
+    """Return the values of an option that was given as a,b or repeated."""
     return [part for value in values or () for part in value.split(",") if part]
 
 
-def as_duration(text: str, field: str) -> timedelta:
-    """Read 90, 90s, 1.5h, 250ms, 30m, 7d; a number alone is seconds."""
-    match = _DURATION.fullmatch(text.strip())
-    try:
-        if match is not None:
-            return timedelta(seconds=float(match[1]) * _UNITS[match[2] or "s"])
-    except OverflowError:
-        pass
-    raise InvalidArgumentError(
-        f"{field} must be a number with ms, s, m, h, d or w, such as 90d, got {shown(text)}",
-        field=field,
-        value=text,
-    )
+def as_duration(value: str | float, field: str) -> timedelta:
+    """Read 90, 90s, 1.5h, 1h30m, 250ms, 7d; a number alone is seconds."""
+    return parse_duration(str(value), field, unit="s")
+
+
+def as_seconds(value: str | float, field: str, *, low: float = 0.0, high: float = math.inf) -> float:
+    """Read a duration within bounds as seconds."""
+    seconds = duration(as_duration(value, field), field).total_seconds()
+    if not low <= seconds <= high:
+        bounds = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+        raise InvalidArgumentError(
+            f"{field} must be {bounds} seconds, got {shown(value)}", field=field, value=value
+        )
+    return seconds
 
 
 def as_moment(text: str, field: str) -> datetime:
@@ -82,6 +88,25 @@ def as_moment(text: str, field: str) -> datetime:
             value=text,
         )
     return moment
+
+
+def as_time(text: str, field: str, now: datetime) -> datetime:
+    """Read an ISO 8601 time, UTC unless it has a zone, or an age: 90m, 2h, 7d."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        moment = None
+    if moment is not None:
+        return moment if moment.utcoffset() is not None else moment.replace(tzinfo=UTC)
+    try:
+        return now - as_duration(text, field)
+    except (InvalidArgumentError, OverflowError):
+        raise InvalidArgumentError(
+            f"{field} must be an ISO 8601 time, such as 2026-11-16 or 2026-11-16T14:30:00Z, or an age, such as 90m "
+            f"or 7d; got {shown(text)}",
+            field=field,
+            value=text,
+        ) from None
 
 
 def as_priority(text: str | int) -> Priority:
@@ -102,7 +127,11 @@ def as_priority(text: str | int) -> Priority:
 
 
 def as_payload(data: bytes, field: str = "payload") -> bytes:
-    """Return JSON as it is stored, once it is known to be JSON that both stores can keep; nothing is nothing."""
+    """Return JSON as it is stored; empty if the data is blank.
+
+    Raises:
+        InvalidArgumentError: it is not JSON, or no store can keep it.
+    """
     if not data.strip():
         return b""
     try:
@@ -114,9 +143,9 @@ def as_payload(data: bytes, field: str = "payload") -> bytes:
     return encode_json(value, field)
 
 
-def read_input(path: str | Path, field: str, *, most: int | None = MOST_INPUT) -> bytes:
-    """Return what a file holds, or stdin for "-"; `most` bytes, None for any number."""
-    wanted = -1 if most is None else most + 1
+def read_input(path: str | Path, field: str, *, max_bytes: int | None = MAX_INPUT) -> bytes:
+    """Return the bytes of a file, or of stdin for "-", up to a number of them; None is no limit."""
+    wanted = -1 if max_bytes is None else max_bytes + 1
     try:
         if str(path) == "-":
             data = sys.stdin.buffer.read(wanted)
@@ -127,20 +156,18 @@ def read_input(path: str | Path, field: str, *, most: int | None = MOST_INPUT) -
         raise InvalidArgumentError(
             f"{field}: {path} cannot be read: {error.strerror}", field=field, value=str(path)
         ) from error
-    if most is not None and len(data) > most:
+    if max_bytes is not None and len(data) > max_bytes:
         raise InvalidArgumentError(
-            f"{field}: {path} has more than {most} bytes", field=field, value=str(path)
+            f"{field}: {path} has more than {max_bytes} bytes", field=field, value=str(path)
         )
     return data
 
 
-def read_ids(ids: list[str] | None) -> list[str]:
-    """Return ids without repeats; "-" stands for those on stdin."""
-    found: list[str] = []
-    for each in ids or ():
-        if each == "-":
-            lines = read_input("-", "ids", most=None).decode(errors="replace").splitlines()
-            found += [line.strip() for line in lines if line.strip()]
-        else:
-            found.append(each)
-    return list(dict.fromkeys(found))
+def read_ids(ids: list[str] | None) -> tuple[list[str], list[str]]:
+    """Return the typed ids, and those on stdin if "-" was typed; each without repeats."""
+    typed = [each for each in ids or () if each != "-"]
+    piped: list[str] = []
+    if len(typed) < len(ids or ()):
+        lines = read_input("-", "ids", max_bytes=None).decode(errors="replace").splitlines()
+        piped = [line.strip() for line in lines if line.strip()]
+    return list(dict.fromkeys(typed)), list(dict.fromkeys(piped))

@@ -1,4 +1,4 @@
-"""`penstock audit`: check a journal against the rules."""
+"""`penstock audit`: check a journal against the life cycle of jobs."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli._output import clean, emit, emit_json, note, stderr_console
+from penstock.cli._output import emit, emit_json, note, stderr_console
 from penstock.cli._spark import Master, check_places, spark_session
+from penstock.cli._store import AsJson
+from penstock.cli._text import clean
 from penstock.errors import InvalidArgumentError
 
 __all__ = ["audit"]
 
 
 def audit(
-    lake: Annotated[Path | None, typer.Option("--lake", "-l", help="A lake's folder.")] = None,
-    url: Annotated[str | None, typer.Option("--url", "-u", help="A store.")] = None,
+    lake: Annotated[Path | None, typer.Option("--lake", "-l", help="Audit the lake in this folder.")] = None,
+    url: Annotated[str | None, typer.Option("--url", "-u", help="Audit the journal of this store.")] = None,
     drained: Annotated[
-        bool, typer.Option("--drained", help="No job may be left that could have run by now.")
+        bool, typer.Option("--drained", help="Also report jobs that could have run by now and did not.")
     ] = False,
     idempotency_hours: Annotated[
-        float, typer.Option(help="How long the store keeps an idempotency key taken.")
+        float, typer.Option(help="The store's idempotency window, in hours.")
     ] = 24.0,
-    limit: Annotated[int, typer.Option(min=1, help="Violations to show at most.")] = 100,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="The most violations to print.")] = 100,
+    as_json: AsJson = False,
     master: Master = None,
 ) -> None:
-    """Check the journal against the rules; exit 1 if one is broken.
+    """Check that every recorded change of every job was allowed.
 
-    Every change of every job is held against the table of legal moves and the invariants.
+    The rows of the journal are compared with the legal transitions and the invariants. The exit code is 1 if one is violated.
 
     Examples:
         penstock audit --url sqlite:///jobs.db

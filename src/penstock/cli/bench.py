@@ -1,63 +1,67 @@
-"""`penstock bench`: what this store does on this machine.
+"""`penstock bench`: how fast a store is on this machine.
 
-A store of its own is made beside the one that is named, on the same disk or server, and removed at the end: no job of the
-user's is touched, and no worker sees what is measured.
+The measurements use a temporary store on the same disk or server as the named one: they touch no job of the user, and no
+worker claims their jobs.
 """
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import tempfile
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import typer
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
+from penstock.backends.drivers import driver_for
 from penstock.cli._output import emit_json, emit_table, note
-from penstock.cli._store import AsJson, Url, open_store
-from penstock.connection import default_url, postgres_location, sqlite_file
-from penstock.errors import InvalidArgumentError
+from penstock.cli._settings import DURATION
+from penstock.cli._store import AsJson, Store
+from penstock.cli._values import as_seconds
 from penstock.job import Job
 from penstock.queue import Queue
 
 __all__ = ["bench"]
 
 BATCH: Final = 100
-#: So many jobs wait for each measurement that takes some: more than it can take in its time.
+#: Jobs that are stored before each measurement that claims: more than it can claim in its time.
 STOCK: Final = 20_000
 
 
 def bench(
+    *,
     seconds: Annotated[
-        float, typer.Option(min=0.1, max=600, help="How long each of the six measurements takes.")
-    ] = 2.0,
-    payload_bytes: Annotated[int, typer.Option(min=0, max=1_000_000, help="Size of a payload.")] = 100,
+        str, typer.Option(metavar=DURATION, help="The duration of each of the six measurements.")
+    ] = "2s",
+    payload_bytes: Annotated[
+        int, typer.Option(min=0, max=1_000_000, help="The size of a payload, in bytes.")
+    ] = 100,
     threads: Annotated[
-        int, typer.Option(min=1, max=64, help="Threads of the measurements with several.")
+        int, typer.Option(min=1, max=64, help="The number of threads in the measurement with several.")
     ] = 8,
-    url: Url = None,
+    store: Store,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what a store does here.
+    """Measure how fast a store is here.
 
-    Submitting, claiming and completing, on this machine's disk or on a server. Uses a store of its own beside the named one, and removes it afterwards.
+    It submits, claims and completes jobs in a temporary store on the same disk or server as the named one, and removes that store afterwards.
 
     Examples:
         penstock bench
         penstock bench --url postgresql://localhost/app --seconds 5
         penstock bench --json
     """
-    chosen = url or default_url()
-    note(f"measuring beside {_place(chosen)}, about {6 * seconds:g} s")
-    with _own_store(chosen) as (own_url, options), open_store(own_url, create=True, **options) as backend:
-        found = _measure(backend, seconds, b"x" * payload_bytes, threads)
+    span = as_seconds(seconds, "seconds", low=0.1, high=600)
+    chosen = store.address
+    driver = driver_for(chosen)
+    note(f"measuring next to {driver.location(chosen)}, about {6 * span:g} s")
+    with (
+        driver.scratch(chosen) as (url, options),
+        replace(store, url=url).open(create=True, **options) as backend,
+    ):
+        found = _measure(backend, span, b"x" * payload_bytes, threads)
     if as_json:
         emit_json({"store": chosen.partition(":")[0], "payload_bytes": payload_bytes, "results": found})
         return
@@ -120,7 +124,7 @@ def _measure(backend: Backend, seconds: float, payload: bytes, threads: int) -> 
 
 
 def _timed(what: str, act: Callable[[], int], seconds: float, threads: int) -> dict[str, Any]:
-    """Repeat an act for some seconds, on some threads, and return how many jobs that was and how long one act took."""
+    """Repeat an action on some threads until the time is over, and return the number of jobs and the latencies."""
     spans: list[float] = []
     totals: list[int] = []
     errors: list[BaseException] = []
@@ -136,7 +140,7 @@ def _timed(what: str, act: Callable[[], int], seconds: float, threads: int) -> d
                     break
                 total += number
                 own.append(time.perf_counter() - start)
-        except BaseException as error:  # told to the thread that asked
+        except BaseException as error:  # raised again by the calling thread
             errors.append(error)
         spans.extend(own)
         totals.append(total)
@@ -155,7 +159,7 @@ def _timed(what: str, act: Callable[[], int], seconds: float, threads: int) -> d
 
 
 def _delivery(backend: Backend, seconds: float, payload: bytes) -> dict[str, Any]:
-    """Measure from a submission to the moment that a waiting consumer has the job, one job after the other."""
+    """Measure the time from a submission until a waiting consumer has the job, one job after the other."""
     queue = Queue(backend)
     spans: list[float] = []
     with queue.stream_jobs("bench") as stream:
@@ -188,48 +192,3 @@ def _figures(what: str, jobs: int, seconds: float, spans: list[float]) -> dict[s
         if ordered
         else None,
     }
-
-
-# -- a store of its own ----------------------------------------------------------------------------------------------
-
-
-def _place(url: str) -> str:
-    if url.startswith("sqlite"):
-        return str(Path(sqlite_file(url)).absolute())
-    return url.partition(":")[0] + " server"  # the rest may hold a password
-
-
-@contextmanager
-def _own_store(url: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    scheme = url.partition(":")[0].lower()
-    if scheme.startswith("postgres"):
-        location, options = postgres_location(url)
-        schema = f"penstock_bench_{uuid.uuid4().hex[:12]}"
-        try:
-            yield location, {**options, "schema": schema}
-        finally:
-            _drop(location, schema)
-    elif scheme == "sqlite":
-        file = Path(sqlite_file(url)).absolute()
-        if not file.parent.is_dir():
-            raise InvalidArgumentError(f"there is no folder {file.parent}", field="url", value=url)
-        # Beside the store: the system's folder for temporary files may lie in memory.
-        folder = tempfile.mkdtemp(prefix=".penstock-bench-", dir=file.parent)
-        query = url.partition("?")[2]
-        try:
-            yield f"sqlite:///{folder}/bench.db{'?' if query else ''}{query}", {}
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    else:
-        yield url, {}  # refused where every store is opened
-
-
-def _drop(url: str, schema: str) -> None:
-    with contextlib.suppress(ImportError):
-        import psycopg  # noqa: PLC0415  # an extra
-
-        try:
-            with psycopg.connect(url, autocommit=True, connect_timeout=5) as connection:
-                connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE')
-        except psycopg.Error as error:
-            note(f"the schema {schema} is left behind, drop it by hand: {error}")

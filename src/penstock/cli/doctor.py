@@ -1,47 +1,49 @@
-"""`penstock doctor`: is everything as it should be, and what to do if not."""
+"""`penstock doctor`: find problems of a store, its workers and this installation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
 import typer
 
+from penstock.backends.contract.overview import Finding, Level
 from penstock.cli._checks import check_machine, check_work
-from penstock.cli._output import clean, counted, emit, emit_json, is_terminal, stdout_console
-from penstock.cli._store import AsJson, Url, open_store
+from penstock.cli._output import emit, emit_json, is_terminal, stdout_console
+from penstock.cli._store import AsJson, Store
+from penstock.cli._text import clean, counted
 from penstock.errors import BackendError, InvalidArgumentError
-from penstock.overview import Finding, Level
 
 __all__ = ["doctor"]
 
 _COLOURS: Final = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
 
 
-def doctor(url: Url = None, as_json: AsJson = False) -> None:
-    """Look for what is wrong, or soon will be.
+def doctor(*, store: Store, as_json: AsJson = False) -> None:
+    """Check a store, its workers and this installation for problems.
 
-    The store, its settings, this machine, workers, callbacks. Each line is ok, a warning or a problem, with what to do next. Exits with 1 if there is a problem, else with 0.
+    Each line is a check: ok, a warning or a problem, with advice on what to do. The exit code is 1 if there is a problem; warnings do not change it.
 
     Examples:
         penstock doctor
         penstock doctor --url postgresql://app@db/shop --json
     """
-    found = [*check_machine(), *_check_store(url)]
+    found = [*check_machine(), *_check_store(store)]
     worst = max((each.level for each in found), key=list(Level).index)
     if as_json:
-        emit_json({"status": worst, "findings": [_fields(each) for each in found]})
+        emit_json({"status": worst, "findings": [msgspec.structs.asdict(each) for each in found]})
     else:
         _show(found)
     raise typer.Exit(1 if worst is Level.PROBLEM else 0)
 
 
-def _check_store(url: str | None) -> Iterator[Finding]:
+def _check_store(store: Store) -> Iterator[Finding]:
     try:
-        with open_store(url) as backend:
-            yield Finding.ok("store", repr(backend).strip("<>"))
-            yield from check_work(backend.overview())
-            yield from backend.examine()
+        with store.open() as backend:
+            yield Finding.ok("store", backend.location)
+            yield from check_work(backend.reading.overview())
+            yield from backend.reading.examine()
     except InvalidArgumentError as error:
         if " no store" not in error.message:
             raise
@@ -52,12 +54,8 @@ def _check_store(url: str | None) -> Iterator[Finding]:
             str(error),
             "try again once it is reachable"
             if error.retryable
-            else "correct that, then call the doctor again",
+            else "correct that, then run penstock doctor again",
         )
-
-
-def _fields(finding: Finding) -> dict[str, str]:
-    return {name: getattr(finding, name) for name in finding.__struct_fields__}
 
 
 def _show(found: list[Finding]) -> None:

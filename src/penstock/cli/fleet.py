@@ -10,86 +10,82 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock.cli._loading import check_shared, load_app
-from penstock.cli._output import counted, emit, emit_json, stderr_console
+from penstock.backends.engine import arguments
+from penstock.cli._loading import AppName, AppUrl, load_shared_app
+from penstock.cli._output import emit, emit_json, stderr_console
+from penstock.cli._settings import DURATION
 from penstock.cli._spark import Master, spark_session
 from penstock.cli._store import AsJson
-from penstock.cli._values import listed
-from penstock.cli.worker import IsolationChoice
+from penstock.cli._text import counted
+from penstock.cli._values import as_duration, as_seconds, listed
+from penstock.cli.worker import IsolationChoice, tags_option, types_option
 from penstock.errors import InvalidArgumentError
 from penstock.job import JobStats
+from penstock.worker.arguments import checked_tasks
 
 __all__ = ["fleet"]
 
 
 def fleet(
-    app: Annotated[
-        str,
-        typer.Argument(metavar="MODULE:APP", envvar="PENSTOCK_APP", help="The app, such as shop.jobs:app."),
-    ],
+    app: AppName,
     tasks: Annotated[
-        int, typer.Option("--tasks", "-n", min=1, max=1000, help="Spark tasks, each a worker.")
+        int,
+        typer.Option(
+            "--tasks", "-n", min=1, max=1000, help="The number of Spark tasks; each one is a worker."
+        ),
     ] = 8,
     capacity: Annotated[
-        int, typer.Option("--capacity", "-c", min=1, max=1000, help="Jobs at a time in each task.")
+        int, typer.Option("--capacity", "-c", min=1, max=1000, help="Jobs that each task runs at a time.")
     ] = 4,
     until_idle: Annotated[
         bool,
         typer.Option(
-            "--until-idle/--forever", help="End when nothing is left to do, or go on until the time is over."
+            "--until-idle/--forever", help="End when no job is left to run, or only when the time is over."
         ),
     ] = True,
     max_seconds: Annotated[
-        float, typer.Option(min=0, help="Seconds after which no job is begun; 0 is no limit.")
-    ] = 600.0,
-    tags: Annotated[
-        list[str] | None,
-        typer.Option("--tags", "-t", help="Only jobs that have all of these; a,b or repeated."),
-    ] = None,
-    types: Annotated[
-        list[str] | None, typer.Option(help="Only these of the app's types; a,b or repeated.")
-    ] = None,
+        str, typer.Option(metavar=DURATION, help="How long to claim jobs; 0 is no limit.")
+    ] = "10m",
+    tags: Annotated[list[str] | None, tags_option()] = None,
+    types: Annotated[list[str] | None, types_option()] = None,
     isolation: Annotated[
-        IsolationChoice, typer.Option(help="A process for each job, or a thread of the task.")
+        IsolationChoice, typer.Option(help="Where a job runs: a process of its own, or a thread of the task.")
     ] = IsolationChoice.PROCESS,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that running jobs may go on when the fleet ends.")
-    ] = 10.0,
+        str, typer.Option(metavar=DURATION, help="How long running jobs may continue when the fleet ends.")
+    ] = "10s",
     py_file: Annotated[
         list[str] | None,
         typer.Option(
-            "--py-file", metavar="FILE", help="A .py, .zip or .egg file for the executors; may be repeated."
+            "--py-file",
+            metavar="FILE",
+            help="A .py, .zip or .egg file to send to the executors; may be repeated.",
         ),
     ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="The store, instead of the app's own; PENSTOCK_URL is for apps without one.",
-            show_default=False,
-        ),
-    ] = None,
+    url: AppUrl = None,
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the jobs of an app on Spark: each Spark task is a worker.
 
-    It ends when nothing is left to do, when the time is over, or with SIGTERM or Ctrl-C. Running jobs may then finish
-    within the grace; a second signal does not wait for them.
+    It ends when no job is left to run, when the time is over, or with SIGTERM or Ctrl-C. Running jobs may then finish
+    within the grace; a second signal stops them at once.
 
     Examples:
         penstock fleet shop.jobs:app
         penstock fleet shop.jobs:app --master spark://host:7077 --tasks 32 --py-file shop.zip
-        penstock fleet shop.jobs:app --forever --max-seconds 0
+        penstock fleet shop.jobs:app --forever --max-seconds 8h
     """
-    found = load_app(app)
-    if url is not None:
-        found.url = url
-    check_shared(found)
+    seconds = as_seconds(max_seconds, "max_seconds") or None
+    found = load_shared_app(app, url)
     missing = [file for file in py_file or () if not Path(file).is_file()]
     if missing:
         raise InvalidArgumentError(f"--py-file: there is no file {', '.join(missing)}", field="py_file")
-    with spark_session(master) as spark, _told() as progress:
+    # Checked before Spark starts, which takes seconds.
+    grace_period = as_duration(grace, "grace")
+    checked_tasks(found, listed(types) or None, isolation.value)
+    arguments.tags(listed(tags))
+    with spark_session(master) as spark, _status() as progress:
         from penstock.spark import run_fleet  # noqa: PLC0415  # needs Spark
 
         if py_file:
@@ -100,9 +96,9 @@ def fleet(
             tasks,
             capacity,
             until_idle,
-            max_seconds or None,
+            seconds,
             isolation=isolation.value,
-            grace=grace,
+            grace=grace_period,
             types=listed(types) or None,
             tags=listed(tags),
             progress=progress,
@@ -117,8 +113,8 @@ def fleet(
 
 
 @contextmanager
-def _told() -> Iterator[Callable[[JobStats], None]]:
-    """Show on a terminal how the store is doing."""
+def _status() -> Iterator[Callable[[JobStats], None]]:
+    """Show the counts of the store on a terminal."""
     with stderr_console().status("Starting tasks") as status:
 
         def show(stats: JobStats) -> None:

@@ -1,4 +1,4 @@
-"""`penstock metrics`: the figures of a store for Prometheus."""
+"""`penstock metrics`: metrics of a store for Prometheus."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli._output import clean, emit, is_terminal, note
-from penstock.cli._store import Url, open_queue
+from penstock._extras import how_to_install
+from penstock.cli._output import emit, is_terminal, note
+from penstock.cli._store import Store
+from penstock.cli._text import clean
 from penstock.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -22,22 +24,25 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 def metrics(
+    *,
     host: Annotated[
-        str, typer.Option("--host", help="The address to listen on; only this machine unless you say so.")
+        str,
+        typer.Option(
+            "--host", help="The address to listen on. The default accepts connections from this machine only."
+        ),
     ] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option("--port", "-p", min=0, max=65_535, help="The port to listen on; 0 takes a free one."),
+        typer.Option("--port", "-p", min=0, max=65_535, help="The port to listen on; 0 is any free port."),
     ] = PORT,
     once: Annotated[
         bool, typer.Option("--once", help="Print the metrics and exit, instead of serving them.")
     ] = False,
-    url: Url = None,
+    store: Store,
 ) -> None:
     """Serve the metrics of a store for Prometheus.
 
-    They are at /metrics, until SIGTERM or Ctrl-C. One is enough for a store, however many workers and processes there are: the figures are the store's own. Needs the
-    extra: pip install 'penstock[metrics]'.
+    They are served at /metrics until SIGTERM or Ctrl-C. One such process per store is enough, because the metrics are computed from the store. Requires the extra [metrics].
 
     Examples:
         penstock metrics
@@ -50,14 +55,14 @@ def metrics(
         from penstock.metrics import PenstockCollector  # noqa: PLC0415
     except ImportError as error:
         raise InvalidArgumentError(
-            "metrics need an extra: pip install 'penstock[metrics]'", field="metrics"
+            f"metrics need an extra: {how_to_install('metrics')}", field="metrics"
         ) from error
-    with open_queue(url) as queue:
+    with store.open_queue() as queue:
         registry = prometheus_client.CollectorRegistry()
         registry.register(PenstockCollector(queue))
         if once:
             text = prometheus_client.generate_latest(registry).decode().rstrip("\n")
-            # A program needs every label as it is; a terminal must not act on one.
+            # Programs need the labels unchanged; a terminal must not interpret them.
             emit(clean(text, keep_lines=True) if is_terminal() else text)
         else:
             _serve(registry, host, port)
@@ -76,7 +81,7 @@ def _serve(registry: CollectorRegistry, host: str, port: int) -> None:
             shown = f"[{host}]" if ":" in host else host
             emit(f"serving http://{shown}:{server.server_port}/metrics")
             if host not in _LOOPBACK:
-                note("whoever reaches this port can read the figures and the names of job types")
+                note("every client that can reach this port can read the metrics and the names of job types")
             stop.wait()
         finally:
             server.shutdown()

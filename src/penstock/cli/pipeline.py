@@ -1,4 +1,4 @@
-"""`penstock pipeline run`: move the journal into a lake."""
+"""`penstock pipeline run`: copy the journal of stores into a lake."""
 
 from __future__ import annotations
 
@@ -12,46 +12,57 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli._output import counted, emit, stderr_console
+from penstock.cli._command import Group, add_command
+from penstock.cli._output import emit, stderr_console
+from penstock.cli._settings import DURATION
 from penstock.cli._spark import Master, Urls, check_places, spark_session, urls_or_default
+from penstock.cli._text import counted
+from penstock.cli._values import as_seconds
 
 if TYPE_CHECKING:
     from penstock.spark import SyncProgress
 
 __all__ = ["pipeline"]
 
-pipeline = typer.Typer(no_args_is_help=True, help="Keep a lake of Parquet tables up to date.")
+pipeline = typer.Typer(cls=Group, no_args_is_help=True, help="Keep a lake of Parquet tables up to date.")
 
 
 @pipeline.callback()
 def _group() -> None:
-    """Keep `pipeline` a group, however few commands it has."""
+    """Keep `pipeline` a group although it has one command."""
 
 
-@pipeline.command("run")
 def run(
     lake: Annotated[
-        Path, typer.Option("--lake", "-l", envvar="PENSTOCK_LAKE", help="The lake's folder; made if missing.")
+        Path,
+        typer.Option(
+            "--lake", "-l", envvar="PENSTOCK_LAKE", help="The folder of the lake; created if missing."
+        ),
     ],
     url: Urls = None,
-    continuous: Annotated[bool, typer.Option("--continuous", help="Go on until SIGTERM or Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(help="Seconds between two looks, with --continuous.")] = 30.0,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Poll the journals until SIGTERM or Ctrl-C.")
+    ] = False,
+    interval: Annotated[
+        str, typer.Option(metavar=DURATION, help="The time between two polls, with --continuous.")
+    ] = "30s",
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="First make every table but events again.")
+        bool, typer.Option("--rebuild", help="First rebuild every table except events.")
     ] = False,
     master: Master = None,
 ) -> None:
-    """Bring a lake up to date with journals.
+    """Bring a lake up to date with the journals of stores.
 
-    What the journals have gained is moved there, and its tables are made to show it.
+    New journal rows are copied into the lake, and its tables are updated.
 
     Examples:
         penstock pipeline run --lake lake
         penstock pipeline run --lake lake --continuous --interval 60
     """
+    seconds = as_seconds(interval, "interval", low=0.001)
     stop = threading.Event()
     urls = urls_or_default(url)
-    check_places(urls=urls)
+    check_places(lake, urls, makes_lake=True)
     with spark_session(master) as spark, _stopping(stop), _bar() as progress:
         from penstock.spark import sync  # noqa: PLC0415  # needs Spark
 
@@ -61,7 +72,7 @@ def run(
             lake,
             rebuild=rebuild,
             continuous=continuous,
-            interval=interval,
+            interval=seconds,
             stop=stop,
             progress=progress,
         )
@@ -73,7 +84,7 @@ def run(
 
 @contextmanager
 def _stopping(stop: threading.Event) -> Iterator[None]:
-    """Let SIGTERM and Ctrl-C end the work after the batch that is under way; a second one ends it at once."""
+    """Stop after the current batch on SIGTERM or Ctrl-C, and at once on a second one."""
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         if stop.is_set():
@@ -103,3 +114,6 @@ def _bar() -> Iterator[Callable[[SyncProgress], None]]:
             )
 
         yield show
+
+
+add_command(pipeline, "run", run)

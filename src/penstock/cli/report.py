@@ -1,4 +1,4 @@
-"""`penstock report`: what a lake says about a queue, as one page and as numbers."""
+"""`penstock report`: the history of a queue from a lake, as a page and as numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["ReportCommand", "report"]
 
 
 class ReportCommand(Command):
-    """Lets `--json` stand alone, as it does in the other commands; the numbers then go to stdout."""
+    """Accepts `--json` without a file; the numbers then go to stdout."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given: list[str] = []
@@ -33,32 +33,42 @@ def _is_value(words: list[str]) -> bool:
 
 
 def report(
-    lake: Annotated[Path, typer.Option("--lake", "-l", envvar="PENSTOCK_LAKE", help="The lake's folder.")],
+    lake: Annotated[
+        Path, typer.Option("--lake", "-l", envvar="PENSTOCK_LAKE", help="The folder of the lake.")
+    ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The page to write, such as report.html.")
+        Path | None, typer.Option("--out", "-o", help="Write the page to this file, such as report.html.")
     ] = None,
     json_file: Annotated[
         str | None,
-        typer.Option("--json", metavar="FILE", help="Also write the numbers here; - or nothing is stdout."),
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write the numbers to this file as JSON; without a file, or with -, to stdout.",
+        ),
     ] = None,
     master: Master = None,
 ) -> None:
-    """Write a page with plots of a lake.
+    """Write a page with plots about the jobs in a lake.
 
-    Throughput, waits, failures, workers, slow jobs and flows.
+    It shows throughput, waiting times, failures, workers, slow jobs and flows.
 
     Examples:
         penstock report --lake lake --out report.html
         penstock report --lake lake --json
     """
     if out is None and json_file is None:
-        raise InvalidArgumentError("name what to write: --out report.html, --json FILE, or both", field="out")
+        raise InvalidArgumentError(
+            "name a file to write: --out report.html, --json FILE, or both", field="out"
+        )
     for path in (out, json_file):
         if path is not None and str(path) != "-" and not Path(path).absolute().parent.is_dir():
             raise InvalidArgumentError(f"there is no folder for {path}", field="out", value=str(path))
     check_places(lake)
     with spark_session(master) as spark:
-        from penstock.spark.reporting import report_figures, report_page  # noqa: PLC0415  # needs Spark
+        from penstock.spark.lake.files import write_as  # noqa: PLC0415  # needs Spark
+        from penstock.spark.lake.manifest import LakeFolder  # noqa: PLC0415  # the same
+        from penstock.spark.reporting import report_figures, report_page  # noqa: PLC0415  # the same
 
         with stderr_console().status("Reading the lake"):
             figures = report_figures(spark, lake)
@@ -67,7 +77,7 @@ def report(
         if json_file == "-":
             typer.echo(text)
         else:
-            Path(json_file).write_text(text + "\n", encoding="utf-8")
+            write_as(LakeFolder(lake).mode, Path(json_file), text + "\n")
     if out is not None:
-        out.write_text(report_page(figures), encoding="utf-8")
+        write_as(LakeFolder(lake).mode, out, report_page(figures))
         note(f"Open {out}")

@@ -1,55 +1,56 @@
-"""`penstock show`: all about one job."""
+"""`penstock show`: one job in detail."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from penstock.cli._output import (
-    clean,
-    emit,
-    emit_facts,
-    emit_json,
-    emit_table,
-    job_fields,
-    journal_fields,
-    local,
-    shortened,
-    span,
-)
-from penstock.cli._store import AsJson, Url, open_store
+from penstock.backends import Backend
+from penstock.backends.contract.overview import OwnerView
+from penstock.cli._fields import job_fields, journal_fields, seconds_since
+from penstock.cli._output import emit, emit_facts, emit_json, emit_table
+from penstock.cli._selection import resolve_id
+from penstock.cli._store import AsJson, Store
+from penstock.cli._text import clean, first_line, shortened, span, utc_time
 from penstock.job import Job, JobStatus, JournalEntry
 
 __all__ = ["show"]
 
-MOST_ROWS: Final = 1000
+MAX_ROWS: Final = 1_000
+ALL_ROWS: Final = 100_000_000
 
 
 def show(
-    job_id: Annotated[str, typer.Argument(metavar="ID", help="The job.")],
-    full: Annotated[bool, typer.Option("--full", help="Cut nothing.")] = False,
-    url: Url = None,
+    *,
+    job_id: Annotated[
+        str,
+        typer.Argument(metavar="ID", help="The job. The beginning of its id is enough if it is unique."),
+    ],
+    full: Annotated[bool, typer.Option("--full", help="Print long texts and long histories whole.")] = False,
+    store: Store,
     as_json: AsJson = False,
 ) -> None:
-    """Show all about a job.
+    """Show a job in detail.
 
-    Its facts, every step of its life with the time it took, payload, result, output and error.
+    Its fields, the steps of its history with the time each took, payload, result, output and error. For a running job also the host and pid of its worker, and how long it has been running.
 
     Examples:
         penstock show 5f8c9a4e-0d3b-4c1e-9d59-0b8f4f6f1a2b
-        penstock show 5f8c9a4e-0d3b-4c1e-9d59-0b8f4f6f1a2b --json
+        penstock show 5f8c9a4e --json
     """
-    with open_store(url) as backend:
+    with store.open() as backend:
+        job_id = resolve_id(backend, job_id)
         job = backend.get_job(job_id)
-        history = backend.job_history(job_id, MOST_ROWS)
-        output = backend.get_output(job_id)
+        history = backend.journal.history(job_id, ALL_ROWS if full or as_json else MAX_ROWS)
+        output = backend.reading.get_output(job_id)
+        runner = _runner(backend, job)
     if as_json:
         rows = [journal_fields(entry) for entry in history]
-        emit_json(job_fields(job) | {"output": output, "history": rows})
+        emit_json(job_fields(job) | _runner_fields(runner) | {"output": output, "history": rows})
         return
-    emit_facts(_facts(job))
+    emit_facts(_facts(job, runner))
     emit()
     if history and history[0].n > 1:
         emit(f"({history[0].n - 1} earlier steps are archived or not shown)")
@@ -63,7 +64,39 @@ def show(
         _section("error", job.error_message, full=full)
 
 
-def _facts(job: Job) -> Iterator[tuple[str, object]]:
+class Runner(NamedTuple):
+    """The process that runs a job.
+
+    Attributes:
+        seconds: how long the attempt has been running.
+        owner: the process; None if the job was claimed by a program without a stream.
+    """
+
+    seconds: float | None
+    owner: OwnerView | None
+
+
+def _runner(backend: Backend, job: Job) -> Runner | None:
+    """Return the process that runs a job; None if it does not run."""
+    if not job.status.holds_slot:
+        return None
+    step = backend.runtime.next_steps([job.id]).get(job.id)
+    seen = backend.reading.overview()
+    owner = next((each for each in seen.owners if step is not None and each.id == step.owner), None)
+    return Runner(seconds_since(job.attempt_started_at, seen.at), owner)
+
+
+def _runner_fields(runner: Runner | None) -> dict[str, Any]:
+    owner = None if runner is None else runner.owner
+    return {
+        "running_seconds": None if runner is None else runner.seconds,
+        "worker_host": None if owner is None else owner.host,
+        "worker_pid": None if owner is None else owner.pid,
+        "worker_alive": None if owner is None else owner.is_alive,
+    }
+
+
+def _facts(job: Job, runner: Runner | None) -> Iterator[tuple[str, object]]:
     allowed = "" if job.retry is None else f" of {job.retry.max_attempts}"
     yield "id", job.id
     yield "type", job.type
@@ -79,10 +112,15 @@ def _facts(job: Job) -> Iterator[tuple[str, object]]:
     yield "tags", ", ".join(job.tags)
     yield "key", None if job.key is None else ", ".join(job.key)
     yield "worker", job.assignee_id
-    yield "created", local(job.created_at)
-    yield "not before", local(job.run_at)
-    yield "started", local(job.started_at)
-    yield "ended", local(job.finalized_at)
+    if runner is not None:
+        yield "running for", span(runner.seconds)
+        if runner.owner is not None:
+            yield "host", runner.owner.host
+            yield "pid", f"{runner.owner.pid}{'' if runner.owner.is_alive else ' (dead)'}"
+    yield "created", utc_time(job.created_at)
+    yield "not before", utc_time(job.run_at)
+    yield "started", utc_time(job.started_at)
+    yield "ended", utc_time(job.finalized_at)
     yield "waited", _between(job.created_at, job.started_at)
     yield "took", _between(job.started_at, job.finalized_at)
     yield "after", ", ".join(job.after)
@@ -93,9 +131,10 @@ def _facts(job: Job) -> Iterator[tuple[str, object]]:
     yield "correlation", job.correlation_id
     yield "callback", job.callback_url
     yield "once", job.idempotency_key
+    yield "unique", job.unique
     yield "time limit", span(job.timeouts.execution)
     yield "lifetime", span(job.timeouts.lifetime)
-    yield "error", job.error_message.partition("\n")[0]
+    yield "error", first_line(job.error_message)
     yield "category", job.error_category
     yield "code", job.error_code
 
@@ -105,15 +144,15 @@ def _between(start: Any, end: Any) -> str | None:
 
 
 def _steps(history: list[JournalEntry]) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of the journal, each with how long the job had been as the row before left it."""
+    """Yield the journal rows, each with the time since the row before it."""
     before: JournalEntry | None = None
     for entry in history:
         took = None if before is None else span(entry.recorded_at - before.recorded_at)
-        what = entry.error_message.partition("\n")[0]
+        what = first_line(entry.error_message)
         if entry.due_at is not None and entry.status in (JobStatus.FAILED_RETRY, JobStatus.INITIAL_PENDING):
-            what = f"{what}{' ' if what else ''}(due {local(entry.due_at)})"
+            what = f"{what}{' ' if what else ''}(due {utc_time(entry.due_at)})"
         yield (
-            local(entry.recorded_at),
+            utc_time(entry.recorded_at),
             took,
             entry.verb,
             entry.status,
@@ -128,7 +167,7 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        return f"({len(data)} bytes that are no text) {data[:64].hex(' ')}"
+        return f"({len(data)} bytes that are not text) {data[:64].hex(' ')}"
 
 
 def _section(name: str, text: str, *, full: bool) -> None:

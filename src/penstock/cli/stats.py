@@ -1,112 +1,140 @@
-"""`penstock stats`: how many jobs are where."""
+"""`penstock stats`: counts of jobs."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
-from penstock.cli._output import clean, emit, emit_json, emit_table, span
-from penstock.cli._store import AsJson, Url, open_store
-from penstock.cli._values import Tags, listed
+from penstock.backends.contract.overview import JobCounts, Overview, TypeView, is_handled
+from penstock.backends.contract.selection import STATUS_GROUPS
+from penstock.cli._counts import bounded_fields, count_cell, count_cells, count_fields
+from penstock.cli._output import emit, emit_json, emit_table, emit_text, is_terminal, stdout_console
+from penstock.cli._store import AsJson, Store
+from penstock.cli._text import clean, span
+from penstock.cli._values import listed
 from penstock.job import JobStats
-from penstock.overview import is_handled
 
 __all__ = ["stats"]
 
-_COUNTS = (
-    "total_jobs",
-    "pending_jobs",
-    "running_jobs",
-    "failed_jobs",
-    "completed_jobs",
-    "stopped_jobs",
-    "total_retries",
-)
-
 
 def stats(
+    *,
     groups: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TAGS", help="A row for each: a tag, or a,b for jobs with both.", show_default=False
+            metavar="TAGS",
+            help="Add a row for this tag, or for a,b: jobs with both tags.",
+            show_default=False,
         ),
     ] = None,
-    tags: Tags = None,
-    url: Url = None,
+    tags: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tags",
+            "-t",
+            metavar="TAG",
+            help="Add a row for jobs that have all of these tags. Use a,b or repeat the option.",
+            show_default=False,
+        ),
+    ] = None,
+    store: Store,
     as_json: AsJson = False,
 ) -> None:
     """Count jobs: all of them, and those with certain tags.
 
-    PENDING has not run yet, FAILED waits for a retry, STOPPED ended without success. A second table has a row for each
-    type with unfinished jobs; types that no living worker takes are named below it.
+    PENDING jobs were never claimed. RETRYING jobs failed or were lost, and will run again. HANDED BACK jobs were released by a worker that stopped, and will run again. COMPLETED, FAILED (permanently), DEAD (no attempt left) and CANCELLED jobs have ended. `penstock list --status` takes the same words.
+
+    A second table has a row for each type with unfinished jobs. READY jobs could be claimed now; 10,000+ means that counting stopped there. Types that no living worker claims are named below the table.
+
+    With --json, `ready_at_least` is true if counting of `ready` stopped early. Keys that end in _jobs, and total_retries, are those of `get_job_stats`, which has fewer groups: its failed_jobs wait for a retry, its stopped_jobs ended without success, and its total_retries are attempts that failed or were handed back.
 
     Examples:
         penstock stats
         penstock stats gpu customer=42,urgent
         penstock stats --json
     """
-    with open_store(url) as backend:
+    with store.open() as backend:
         wanted = [listed([each]) for each in groups or ()] + ([listed(tags)] if tags else [])
-        rows = [backend.get_job_stats(each) for each in wanted]
-        whole = backend.get_job_stats()
-        seen = backend.overview()
-    busy = [each for each in seen.types if each.pending or each.running]
-    if as_json:
-        emit_json(
-            _fields(whole)
-            | {
-                "blocked": seen.is_blocked,
-                "delayed": seen.delayed,
-                "oldest_ready_seconds": seen.oldest_ready,
-                "workers": len(seen.living),
-                "types": [
-                    {
-                        "type": each.type,
-                        "pending": each.pending,
-                        "ready": each.ready,
-                        "running": each.running,
-                        "oldest_ready_at": each.oldest_ready_at,
-                        "handled": is_handled(each.type, seen.living),
-                    }
-                    for each in busy
-                ],
-                "unhandled_types": seen.unhandled,
-            }
-        )
-        for row in rows:
-            emit_json(_fields(row))
-        return
-    names = [each.rpartition("_jobs")[0] or "retries" for each in _COUNTS]
-    emit_table(
-        ["tags", *names],
-        [
-            (name, *(getattr(row, each) for each in _COUNTS))
-            for name, row in [("(all)", whole), *((", ".join(row.tags), row) for row in rows)]
-        ],
-        right=names,
-    )
+        rows = [backend.reading.count_jobs(each) for each in wanted]
+        whole = backend.reading.count_jobs()
+        seen = backend.reading.overview()
+        if as_json:
+            _emit_json(whole, backend.get_job_stats(), seen)
+            for row in rows:
+                emit_json(_fields(row, backend.get_job_stats(row.tags)))
+            return
+    _emit_tables(whole, rows, seen)
+
+
+def _width(columns: list[str], cells: list[tuple[str, ...]]) -> int:
+    """Return the width of a table on a terminal."""
+    return sum(max(map(len, each)) + 2 for each in zip(columns, *cells, strict=True)) - 2
+
+
+def _busy(seen: Overview) -> list[TypeView]:
+    return [each for each in seen.types if each.pending or each.running]
+
+
+def _emit_tables(whole: JobCounts, rows: list[JobCounts], seen: Overview) -> None:
+    columns = ["tags", "total", *(name.replace("_", " ") for name in STATUS_GROUPS)]
+    cells = [
+        (name, str(row.total), *count_cells(row).values())
+        for name, row in [("(all)", whole), *((", ".join(row.tags), row) for row in rows)]
+    ]
+    if is_terminal() and _width(columns, cells) > stdout_console().width:
+        # Transposed: a row for each status, a column for each set of tags.
+        names = [row[0] for row in cells]
+        transposed = zip(columns[1:], *(row[1:] for row in cells), strict=True)
+        emit_table(["jobs", *names], list(transposed), right=names)
+    else:
+        emit_table(columns, cells, right=columns[1:])
+    busy = _busy(seen)
     if busy:
         emit()
+        names = ["ready", "pending", "running", "retrying", "handed back"]
         emit_table(
-            ["type", "pending", "ready", "running", "oldest ready"],
+            ["type", *names, "oldest ready"],
             [
                 (
                     each.type,
-                    each.pending,
-                    each.ready,
-                    each.running,
+                    count_cell(each.ready, seen.most_counted),
+                    *(count_cells(each.counts)[name.replace(" ", "_")] for name in names[1:]),
                     None if each.oldest_ready_at is None else span(seen.at - each.oldest_ready_at),
                 )
                 for each in busy
             ],
-            right=["pending", "ready", "running", "oldest ready"],
+            right=[*names, "oldest ready"],
         )
     if seen.is_blocked:
         emit("new jobs are refused (penstock unblock)")
     if seen.unhandled:
-        emit(f"no living worker takes: {', '.join(map(clean, seen.unhandled))}")
+        emit_text(f"no living worker claims: {', '.join(map(clean, seen.unhandled))}")
 
 
-def _fields(row: JobStats) -> dict[str, Any]:
-    return {"tags": row.tags, **{each: getattr(row, each) for each in _COUNTS}}
+def _emit_json(whole: JobCounts, stats: JobStats, seen: Overview) -> None:
+    emit_json(
+        _fields(whole, stats)
+        | {
+            "blocked": seen.is_blocked,
+            **bounded_fields("delayed", seen.delayed, seen.most_counted),
+            "oldest_ready_seconds": seen.oldest_ready,
+            "workers": len(seen.living),
+            "types": [
+                {
+                    "type": each.type,
+                    **bounded_fields("ready", each.ready, seen.most_counted),
+                    **count_fields(each.counts),
+                    "oldest_ready_at": each.oldest_ready_at,
+                    "handled": is_handled(each.type, seen.living),
+                }
+                for each in _busy(seen)
+            ],
+            "unhandled_types": seen.unhandled,
+        }
+    )
+
+
+def _fields(row: JobCounts, stats: JobStats) -> dict[str, Any]:
+    return {"tags": row.tags, **count_fields(row), **msgspec.structs.asdict(stats)}

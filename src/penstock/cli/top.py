@@ -1,4 +1,4 @@
-"""`penstock top`: a store, live."""
+"""`penstock top`: a live view of a store."""
 
 from __future__ import annotations
 
@@ -14,94 +14,95 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.cli._glance import Glance, Looker, glance_fields
 from penstock.cli._output import emit, emit_json, is_terminal, stdout_console
-from penstock.cli._store import AsJson, Url, open_store
+from penstock.cli._settings import DURATION
+from penstock.cli._snapshot import Snapshot, Watcher, snapshot_fields
+from penstock.cli._store import AsJson, Store
+from penstock.cli._values import as_seconds
 from penstock.errors import BackendError
 
 __all__ = ["top"]
 
 PLAIN_WIDTH: Final = 120
-#: Lines beside the rows of the three tables.
-FRAME_LINES: Final = 14
-FEWEST_ROWS: Final = 5
-MOST_PLAIN_ROWS: Final = 1_000
+MIN_ROWS: Final = 5
+MAX_PLAIN_ROWS: Final = 1_000
 
 
 def top(
+    *,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", min=0.1, max=3600, help="Seconds between two looks.")
-    ] = 2.0,
-    once: Annotated[
-        bool, typer.Option("--once", help="Look once and exit; there are no rates then.")
-    ] = False,
-    url: Url = None,
+        str, typer.Option("--interval", "-i", metavar=DURATION, help="The time between two polls.")
+    ] = "2s",
+    once: Annotated[bool, typer.Option("--once", help="Poll once and exit; this shows no rates.")] = False,
+    store: Store,
     as_json: AsJson = False,
 ) -> None:
     """Watch a store live.
 
-    What waits by type, jobs a second, workers and their slots, the latest failures. q or Ctrl-C ends it. Into a pipe it prints one table after another; with --json one object for each look.
+    It shows jobs by type, jobs per second, workers and their slots, running jobs with their progress, and the latest failures, as many of each as the terminal has rows for. q or Ctrl-C ends it. In a pipe it prints the tables again for each poll, with --json one object for each poll.
 
     Examples:
         penstock top
         penstock top --interval 0.5
         penstock top --once --json
     """
-    with open_store(url) as backend:
-        place = repr(backend).strip("<>")
-        looker = Looker(backend)
+    seconds = as_seconds(interval, "interval", low=0.1, high=3600)
+    with store.open() as backend:
+        place = backend.location
+        watcher = Watcher(backend)
         if once:
-            _print(looker.look(), place, as_json=as_json)
+            _print(watcher.poll(), place, as_json=as_json)
         elif not as_json and is_terminal():
-            _watch(looker, place, interval)
+            _watch(watcher, place, seconds)
         else:
-            _stream(looker, place, interval, as_json=as_json)
+            _stream(watcher, place, seconds, as_json=as_json)
 
 
-def _stream(looker: Looker, place: str, interval: float, *, as_json: bool) -> None:
-    """Print look after look until Ctrl-C or SIGTERM."""
+def _stream(watcher: Watcher, place: str, interval: float, *, as_json: bool) -> None:
+    """Print a snapshot for each poll until Ctrl-C or SIGTERM."""
     with _ending_quietly():
         while True:
             due = time.monotonic() + interval
-            _print(looker.look(), place, as_json=as_json)
+            _print(watcher.poll(), place, as_json=as_json)
             sys.stdout.flush()
             time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _print(glance: Glance, place: str, *, as_json: bool) -> None:
+def _print(snapshot: Snapshot, place: str, *, as_json: bool) -> None:
     if as_json:
-        emit_json(glance_fields(glance))
+        emit_json(snapshot_fields(snapshot))
         return
-    from penstock.cli._dashboard import frame  # noqa: PLC0415  # what draws takes long to import
+    from penstock.cli._dashboard import frame  # noqa: PLC0415  # rich takes long to import
 
     plain = {} if is_terminal() else {"width": PLAIN_WIDTH, "color_system": None}
     screen = stdout_console(**plain)
-    screen.print(frame(glance, place, width=screen.width, rows=MOST_PLAIN_ROWS))
+    screen.print(frame(snapshot, place, width=screen.width, rows=MAX_PLAIN_ROWS))
     emit()
 
 
-def _watch(looker: Looker, place: str, interval: float) -> None:
-    """Show the latest look on the whole screen until q."""
-    from rich.live import Live  # noqa: PLC0415  # what draws takes long to import
+def _watch(watcher: Watcher, place: str, interval: float) -> None:
+    """Show the latest snapshot on the whole screen until q is pressed."""
+    from rich.live import Live  # noqa: PLC0415  # rich takes long to import
 
-    from penstock.cli._dashboard import frame  # noqa: PLC0415
+    from penstock.cli._dashboard import frame, lines_beside_rows  # noqa: PLC0415
 
     screen = stdout_console()
     with _ending_quietly(), _keys() as pressed, Live(console=screen, screen=True, auto_refresh=False) as live:
-        glance: Glance | None = None
+        snapshot: Snapshot | None = None
         while True:
             due = time.monotonic() + interval
             trouble = ""
             try:
-                glance = looker.look()
+                snapshot = watcher.poll()
             except BackendError as error:
                 if not error.retryable:
                     raise
-                trouble = f"the store is away, and tried again: {error}"
-            if glance is not None or trouble:
-                rows = max(FEWEST_ROWS, screen.height - FRAME_LINES)
+                trouble = f"the store does not answer, and is tried again: {error}"
+            if snapshot is not None or trouble:
+                beside = lines_beside_rows(snapshot, screen.width) + (1 if trouble else 0)
+                rows = max(MIN_ROWS, screen.height - beside)
                 live.update(
-                    frame(glance, place, width=screen.width, rows=rows, trouble=trouble, is_live=True),
+                    frame(snapshot, place, width=screen.width, rows=rows, trouble=trouble, is_live=True),
                     refresh=True,
                 )
             while (left := due - time.monotonic()) > 0:
@@ -111,7 +112,7 @@ def _watch(looker: Looker, place: str, interval: float) -> None:
 
 @contextlib.contextmanager
 def _ending_quietly() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM be the end of the show, not a failure."""
+    """End without an error on Ctrl-C and SIGTERM."""
 
     def end(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -126,7 +127,7 @@ def _ending_quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Give a function that waits up to some seconds for keys; "" if none was pressed."""
+    """Yield a function that waits up to some seconds for keys and returns them."""
 
     def nothing(seconds: float) -> str:
         time.sleep(seconds)
@@ -149,7 +150,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
     def pressed(seconds: float) -> str:
         ready, _, _ = select.select([descriptor], [], [], seconds)
-        # Nothing to read although there should be: the terminal is gone.
+        # An empty read means that the terminal is closed.
         return (os.read(descriptor, 64).decode(errors="replace") or "q") if ready else ""
 
     tty.setcbreak(descriptor)

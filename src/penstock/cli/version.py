@@ -1,4 +1,4 @@
-"""`penstock version`."""
+"""`penstock version`: the versions of Penstock and what it runs on."""
 
 from __future__ import annotations
 

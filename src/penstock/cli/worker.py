@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from enum import StrEnum
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
-from penstock.cli._loading import check_shared, load_app
+from penstock.backends.drivers import default_url
+from penstock.cli._loading import AppName, AppUrl, load_shared_app
 from penstock.cli._logs import LEVELS, log_everything, log_to_stderr
 from penstock.cli._processes import run_processes
-from penstock.cli._values import listed
+from penstock.cli._settings import DURATION
+from penstock.cli._store import CONNECT_TIMEOUT, ConnectTimeout, connect_options
+from penstock.cli._values import as_duration, listed
 from penstock.errors import InvalidArgumentError
 from penstock.worker import Worker
-from penstock.worker._signals import stopping_on_signals
+from penstock.worker.signals import stopping_on_signals
 
-__all__ = ["IsolationChoice", "worker"]
+__all__ = ["IsolationChoice", "tags_option", "types_option", "worker"]
 
 
 class IsolationChoice(StrEnum):
@@ -28,76 +33,102 @@ class IsolationChoice(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How log lines look."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
+def tags_option(variable: str | None = None) -> Any:
+    """Return the option --tags of a command that claims jobs."""
+    return typer.Option(
+        "--tags",
+        "-t",
+        metavar="TAG",
+        envvar=variable,
+        help="Claim only jobs that have all of these tags. Use a,b or repeat the option.",
+        show_default=False,
+    )
+
+
+def types_option(variable: str | None = None) -> Any:
+    """Return the option --type of a command that claims jobs."""
+    return typer.Option(
+        "--type",
+        metavar="TYPE",
+        envvar=variable,
+        help="Claim only jobs of these types. Use a,b or repeat the option. Default: all types of the app.",
+        show_default=False,
+    )
+
+
 def worker(
-    app: Annotated[
-        str,
-        typer.Argument(metavar="MODULE:APP", envvar="PENSTOCK_APP", help="The app, such as shop.jobs:app."),
-    ],
+    app: AppName,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", envvar="PENSTOCK_CONCURRENCY", help="Jobs at a time.")
+        int,
+        typer.Option(
+            "--concurrency",
+            "-c",
+            envvar="PENSTOCK_CONCURRENCY",
+            help="The number of jobs that run at a time.",
+        ),
     ] = 4,
     prefetch: Annotated[
         int,
         typer.Option(
-            envvar="PENSTOCK_PREFETCH", help="Jobs taken ahead of a free slot; for very short jobs."
+            envvar="PENSTOCK_PREFETCH",
+            help="Jobs to claim before a slot is free; useful for very short jobs.",
         ),
     ] = 0,
     processes: Annotated[
         int,
         typer.Option(
-            "--processes", "-p", envvar="PENSTOCK_PROCESSES", help="Workers to run, each a process."
+            "--processes", "-p", envvar="PENSTOCK_PROCESSES", help="The number of worker processes to run."
         ),
     ] = 1,
-    tags: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--tags", "-t", envvar="PENSTOCK_TAGS", help="Only jobs that have all of these; a,b or repeated."
-        ),
-    ] = None,
-    types: Annotated[
-        list[str] | None,
-        typer.Option(envvar="PENSTOCK_TYPES", help="Only these of the app's types; a,b or repeated."),
-    ] = None,
+    tags: Annotated[list[str] | None, tags_option("PENSTOCK_TAGS")] = None,
+    types: Annotated[list[str] | None, types_option("PENSTOCK_TYPES")] = None,
     isolation: Annotated[
         IsolationChoice,
-        typer.Option(envvar="PENSTOCK_ISOLATION", help="A process for each job, or a thread."),
+        typer.Option(
+            envvar="PENSTOCK_ISOLATION",
+            help="Where a job runs: a process of its own, or a thread of the worker.",
+        ),
     ] = IsolationChoice.PROCESS,
     grace: Annotated[
-        float, typer.Option(envvar="PENSTOCK_GRACE", help="Seconds for running jobs after the first SIGTERM.")
-    ] = 30.0,
-    stop_grace: Annotated[
-        float,
-        typer.Option(envvar="PENSTOCK_STOP_GRACE", help="Seconds for a job to end when its time is over."),
-    ] = 5.0,
-    url: Annotated[
-        str | None,
+        str,
         typer.Option(
-            metavar="URL",
-            help="The store, instead of the app's own; PENSTOCK_URL is for apps without one.",
-            show_default=False,
+            envvar="PENSTOCK_GRACE",
+            metavar=DURATION,
+            help="How long running jobs may continue after the first SIGTERM.",
         ),
-    ] = None,
+    ] = "30s",
+    stop_grace: Annotated[
+        str,
+        typer.Option(
+            envvar="PENSTOCK_STOP_GRACE",
+            metavar=DURATION,
+            help="How long a job may take to stop after a timeout or a cancellation.",
+        ),
+    ] = "5s",
+    url: AppUrl = None,
+    connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
     until_idle: Annotated[
-        bool, typer.Option("--until-idle", help="Exit when nothing is ready, running or waiting for a retry.")
+        bool, typer.Option("--until-idle", help="Exit when no job is ready, running or waiting for a retry.")
     ] = False,
     log_level: Annotated[
         str, typer.Option(envvar="PENSTOCK_LOG_LEVEL", help=f"One of {', '.join(LEVELS)}.")
     ] = "info",
     log_format: Annotated[
         LogFormat,
-        typer.Option(envvar="PENSTOCK_LOG_FORMAT", help="Lines to read, or a JSON object a line."),
+        typer.Option(envvar="PENSTOCK_LOG_FORMAT", help="Plain lines, or one JSON object per line."),
     ] = LogFormat.TEXT,
     stop_on_eof: Annotated[bool, typer.Option("--stop-on-eof", hidden=True)] = False,
+    started_fd: Annotated[int | None, typer.Option("--started-fd", hidden=True)] = None,
 ) -> None:
     """Run the jobs of an app until SIGTERM or Ctrl-C.
 
-    The first one lets running jobs finish within the grace and exits 0; the second hands them back at once.
+    After the first signal, running jobs may finish within the grace, and the exit code is 0. A second signal releases them at once.
 
     Examples:
         penstock worker shop.jobs:app
@@ -110,25 +141,29 @@ def worker(
             f"--log-level must be one of {', '.join(LEVELS)}, got {log_level!r}", field="log_level"
         )
     handler = log_to_stderr(log_level, log_format.value)
-    # Until the worker runs, which has its own way to stop, and after it, there is nothing to hand back.
+    # Before and after the worker runs, which handles signals itself, there are no jobs to release.
     with stopping_on_signals(lambda: os._exit(0)):
-        found = load_app(app)
-        if url is not None:
-            found.url = url
-        check_shared(found)
+        found = load_shared_app(app, url)
+        limit = connect_options(found.url or default_url(), connect_timeout)
+        if (
+            connect_timeout != CONNECT_TIMEOUT
+        ):  # which is the store's own default, and only for the first connection
+            found.move_to(found.url, **limit)
         made = Worker(
             found,
             concurrency,
             prefetch,
             isolation=isolation.value,
-            grace=grace,
-            stop_grace=stop_grace,
+            grace=as_duration(grace, "--grace"),
+            stop_grace=as_duration(stop_grace, "--stop-grace"),
             tags=listed(tags),
             types=listed(types) or None,
         )
         log_everything(handler, log_level, made.name)
         if processes != 1:
-            run_processes(processes)
+            run_processes(processes, until_idle=until_idle)
+        if started_fd is not None:
+            made.on_started = partial(_announce_start, started_fd)
         if stop_on_eof:
             threading.Thread(target=_stop_at_eof, args=(made,), daemon=True).start()
         try:
@@ -137,10 +172,17 @@ def worker(
             found.close()
 
 
-def _stop_at_eof(made: Worker) -> None:
-    """Hand back and end when whoever started this process is gone: nothing is ever written to its stdin.
+def _announce_start(descriptor: int) -> None:
+    """Notify the parent of `--processes` that this worker claims jobs."""
+    with contextlib.suppress(OSError):  # the parent has ended, which closes stdin too
+        os.write(descriptor, b"1")
+        os.close(descriptor)
 
-    At once, as a single worker's jobs die with it: nobody is left who could end this process.
+
+def _stop_at_eof(made: Worker) -> None:
+    """Release all jobs and end when the parent has ended, which closes stdin.
+
+    The second `stop` skips the grace: no parent is left that could end this process.
     """
     while os.read(0, 1):
         continue

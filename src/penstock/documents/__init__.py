@@ -1,4 +1,4 @@
-"""FIFO queues per document: a face of the queue in which a key is (document, scope, branch)."""
+"""FIFO queues per document: a view of the queue in which a key is (document, scope, branch)."""
 
 from penstock.documents.driver import QueueDriver
 from penstock.documents.queue import DocumentQueue

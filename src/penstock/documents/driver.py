@@ -1,4 +1,4 @@
-"""What must happen when a process starts: jobs that a dead one left open go back to their queues."""
+"""Recovery at the start of a process: jobs of lost processes are reclaimed into their queues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["QueueDriver"]
 
 
 class QueueDriver:
-    """Brings a document queue back to work after a crash. The journal itself is the store's."""
+    """Reclaims the jobs of a document queue after a crash. The store itself keeps the journal."""
 
     def __init__(self, queue: DocumentQueue | Queue) -> None:
         if not isinstance(queue, DocumentQueue | Queue):
@@ -22,9 +22,10 @@ class QueueDriver:
         self._queue = queue.queue if isinstance(queue, DocumentQueue) else queue
 
     def start(self) -> int:
-        """Put back, in order, what a dead process left open, and announce it again; return how many jobs that were.
+        """Reclaim the jobs of lost processes in order, and emit their events again; return how many there were.
 
-        Jobs of living processes are left alone. A process of another machine is taken for dead once it has been silent
-        for `liveness`. Calling it again does nothing more.
+        Jobs of living processes are left alone. A process of another machine is taken for lost once it has been silent
+        for `liveness` while the store could be written: after a gap in the store's upkeep its jobs come back one such
+        period later, by themselves. Calling it again does nothing more.
         """
         return self._queue.maintain().lost

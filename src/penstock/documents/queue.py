@@ -1,6 +1,6 @@
 """The document queue: write jobs in order, one at a time per (document, scope, branch).
 
-It neither makes nor checks signatures, and leaves retrying and reshuffling to whoever executes the jobs.
+It neither makes nor checks signatures, and leaves retrying and reshuffling to the caller that executes the jobs.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from penstock._json import encode_json
-from penstock._requests import stored_jobs
+from penstock.backends.contract.backend import read_stored
+from penstock.backends.engine import arguments
 from penstock.errors import InvalidArgumentError, PenstockError, shown
-from penstock.flow import Flow, flatten
 from penstock.job import FINAL, Job, Key
+from penstock.payloads.json import encode_json
 from penstock.policy import FailureCategory
 from penstock.queue import Queue
+from penstock.queue.flow import Flow, flatten
 from penstock.scope import shielded
 
 __all__ = ["DOCUMENT_TYPE", "DocumentQueue"]
@@ -40,7 +41,7 @@ class DocumentQueue:
         self._most_attempts = _FEW
         self._lock = threading.Lock()
 
-    # -- putting in ---------------------------------------------------------------------------------------------
+    # -- submission ---------------------------------------------------------------------------------------------
 
     def enqueue(
         self, document_id: str, scope: str, branch: str, payload: object, *, id: str | None = None
@@ -64,15 +65,15 @@ class DocumentQueue:
             if id is None
             else Job(id=id, type=DOCUMENT_TYPE, payload=data, key=key)
         )
-        return stored_jobs(self.queue.backend, [job], [self.queue.enqueue_job(job)])[0]
+        return read_stored(self.queue.backend, [job], [self.queue.enqueue_job(job)])[0]
 
     def add_flow(self, flow: Flow) -> list[Job]:
-        """Store a tree of jobs, children first; a parent can be taken when all its children have succeeded.
+        """Store a tree of jobs, children first; a parent can be claimed when all its children have succeeded.
 
         Raises:
             InvalidArgumentError: a job is not of the type "document", or has no key: no sub-queue would have it.
         """
-        jobs = flatten(flow, max_depth=self.queue.backend.max_depth)
+        jobs = flatten(flow, max_depth=self.queue.backend.options.max_depth)
         for job in jobs:
             if job.type != DOCUMENT_TYPE or job.key is None:
                 raise InvalidArgumentError(
@@ -81,30 +82,30 @@ class DocumentQueue:
                     field="flow",
                     value=job,
                 )
-        return stored_jobs(self.queue.backend, jobs, self.queue.enqueue_jobs(jobs))
+        return read_stored(self.queue.backend, jobs, self.queue.enqueue_jobs(jobs))
 
-    # -- taking out ---------------------------------------------------------------------------------------------
+    # -- claims and reports -------------------------------------------------------------------------------------
 
     def dequeue(self, document_id: str, scope: str, branch: str) -> Job | None:
-        """Take the next job of one sub-queue; None if there is none to take now."""
+        """Claim the next job of one sub-queue; None if there is none to claim now."""
         return self._take(_key(document_id, scope, branch))
 
     def dequeue_next(self) -> Job | None:
-        """Take the next job of any sub-queue; None if there is none to take now."""
+        """Claim the next job of any sub-queue; None if there is none to claim now."""
         return self._take(None)
 
     def complete(self, job_id: str, result: object = None) -> None:
         """Report success.
 
         Raises:
-            StaleAttemptError: this object took the job, but it was given to somebody else since.
+            StaleAttemptError: this object claimed the job, but another owner has claimed it since.
         """
         data = result if result is None or isinstance(result, bytes) else encode_json(result, "result")
         with self._reporting(job_id) as attempt:
             self.queue.complete_job(job_id, data, attempt=attempt)
 
     def fail(self, job_id: str, reason: str) -> None:
-        """Report failure for good: FAILED, and so the jobs that wait for it."""
+        """Report a permanent failure: the job ends FAILED, and so do its dependents."""
         with self._reporting(job_id) as attempt:
             self.queue.fail_job(job_id, reason, category=FailureCategory.PERMANENT, attempt=attempt)
 
@@ -117,11 +118,11 @@ class DocumentQueue:
 
     def size(self, document_id: str, scope: str, branch: str) -> int:
         """Return how many jobs of a sub-queue wait, parents included, the running one not."""
-        return self.queue.backend.count_keyed(_key(document_id, scope, branch))
+        return self.queue.backend.reading.count_keyed(_key(document_id, scope, branch))
 
     def total_size(self) -> int:
         """Return how many jobs of all sub-queues wait."""
-        return self.queue.backend.count_keyed(type=DOCUMENT_TYPE)
+        return self.queue.backend.reading.count_keyed(type=DOCUMENT_TYPE)
 
     def remove(self, job_id: str) -> bool:
         """Cancel a waiting job; False if it is not waiting or does not exist."""
@@ -167,10 +168,10 @@ class DocumentQueue:
         with self._lock:
             known = dict(self._attempts)
         try:
-            with shielded():  # a job was taken: whoever took it must get it
+            with shielded():  # a job was claimed: its caller must receive it
                 found = self.queue.get_jobs(known)
         except PenstockError:
-            return  # the next one to take a job tries again
+            return  # the next claim tries again
         with self._lock:
             for job_id, attempt in known.items():
                 is_over = job_id not in found or found[job_id].status in FINAL
@@ -180,19 +181,19 @@ class DocumentQueue:
 
     @contextlib.contextmanager
     def _reporting(self, job_id: str) -> Iterator[int | None]:
-        """Fence a report by the attempt that was taken here, if it was, until one is accepted."""
-        attempt = self._attempts.get(job_id)
+        """Fence a report by the attempt that this object claimed, if it did, until one is accepted."""
+        attempt = self._attempts.get(arguments.job_id(job_id))
         yield attempt
         with self._lock:
             if self._attempts.get(job_id) == attempt:
                 self._attempts.pop(job_id, None)
 
     def _clear(self, key: Key | None) -> None:
-        """Cancel what waits now; what is put in meanwhile may stay."""
+        """Cancel the jobs that wait now; those enqueued meanwhile may stay."""
         backend = self.queue.backend
-        _, upto = backend.jobs_span()
+        _, upto = backend.reading.jobs_span()
         type_ = DOCUMENT_TYPE if key is None else None
-        while ids := backend.list_keyed(key, type=type_, upto=upto, limit=_PAGE):
+        while ids := backend.reading.list_keyed(key, type=type_, upto=upto, limit=_PAGE):
             self.queue.cancel_jobs(job_ids=ids, waiting_only=True)
 
 

@@ -1,6 +1,6 @@
 """The process queue: jobs that are objects, each run in a process of its own, with commands, progress and a registry."""
 
-from penstock._process import Limits
+from penstock.isolation import Limits
 from penstock.processes import ipc as ipc  # so that penstock.processes.ipc needs no second import
 from penstock.processes.backend_registry import BackendRegistry
 from penstock.processes.errors import (

@@ -1,17 +1,20 @@
-"""State that a job and its queue share: five variables and one lock a job.
+"""State that a job and its queue share: five variables and one lock per job.
 
 The variables lie in memory (a file without a name) that both processes have; the lock is a lock of that file, which the
-kernel takes away from a process that dies. So a job that is killed in the middle of anything leaves a queue that goes
-on: nobody waits for its lock, and what it had half written is not seen, because one small write at the end makes a change
-valid.
+kernel releases when its holder dies. So a job that is killed in the middle of a write does not block its queue: its lock
+is free, and the unfinished change is invisible, because one small write at the end makes a change valid.
 
     header:  status, command, progress, flags, generation, where the text is
     text:    description and result as JSON, alternating between two places
+
+The file is a descriptor of this process, so a job has one only while it has a process: before and after, its state is an
+ordinary object (see `SharedState.share` and `SharedState.unshare`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import fcntl
 import functools
 import os
@@ -20,13 +23,14 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from multiprocessing import reduction
+from multiprocessing.managers import SyncManager
 from typing import Any, Final, NamedTuple, Self
 
-from penstock._json import decode_json, encode_json
 from penstock.errors import InvalidArgumentError, ProcessControlError, shown
-from penstock.processes.types import JobCommand, JobStatus
+from penstock.payloads.json import decode_json, encode_json
+from penstock.processes.types import JobCommand, JobStatus, check_progress, check_status
 
 __all__ = [
     "JobLock",
@@ -41,7 +45,7 @@ LOCK_SECONDS: Final = 10.0
 VARIABLES: Final = ("status", "command", "progress", "description", "result")
 _HEADER: Final = struct.Struct("<iiiiQQQ")  # status, command, progress, flags, generation, text at, text size
 _TEXT_AT: Final = 64
-_HAS_LOOKED: Final = 1
+_HAS_CHECKED: Final = 1
 
 
 class Snapshot(NamedTuple):
@@ -52,22 +56,51 @@ class Snapshot(NamedTuple):
     progress: int
     description: str | None
     result: Any
-    has_looked: bool
+    has_checked: bool
     generation: int
 
 
+_NEW: Final = Snapshot(JobStatus.PENDING, JobCommand.NONE, 0, None, None, has_checked=False, generation=0)
+
+
 class SharedState:
-    """The memory behind the variables of one job. Handed to another process by fork, or by multiprocessing."""
+    """The variables of one job. Passed to another process by fork while they are shared, or by multiprocessing."""
 
     def __init__(self, descriptor: int | None = None) -> None:
-        self.descriptor = _new_file() if descriptor is None else descriptor
-        self.lock = JobLock(self.descriptor)
-        weakref.finalize(self, _close, self.descriptor, os.getpid())
-        if descriptor is None:
-            os.pwrite(self.descriptor, _HEADER.pack(0, 0, 0, 0, 0, _TEXT_AT, 0), 0)
+        self._descriptor: int | None = None
+        self._closer: weakref.finalize[Any, Any] | None = None
+        self._kept = _NEW
+        self.lock = JobLock()
+        if descriptor is not None:
+            self._use(descriptor)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (reduction.DupFd(self.descriptor),)
+        with self.lock:
+            return _rebuild, (reduction.DupFd(self.share()),)
+
+    def share(self) -> int:
+        """Move the variables into a file that other processes can have, unless they are there, and return it."""
+        with self.lock:
+            if self._descriptor is None:
+                descriptor = _new_file()
+                _write_snapshot(descriptor, self._kept)
+                self._use(descriptor)
+            assert self._descriptor is not None  # noqa: S101 - for the type checker
+            return self._descriptor
+
+    def unshare(self) -> None:
+        """Keep the variables in this process alone, and close the file. Their other process has ended."""
+        with self.lock:
+            if self._descriptor is not None and self._closer is not None:
+                self._kept = self._read()
+                with self.lock.closing:
+                    self._descriptor = self.lock.descriptor = None
+                    self._closer()
+
+    def _use(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._closer = weakref.finalize(self, _close, descriptor, os.getpid())
+        self.lock.move(descriptor)
 
     def read(self) -> Snapshot:
         """Return all variables as they are together."""
@@ -75,64 +108,120 @@ class SharedState:
             return self._read()
 
     def write(self, **changes: Any) -> Snapshot:
-        """Change variables, all at once, and return what they are now."""
+        """Change variables, all at once, and return what they are now. Progress is not lowered."""
         with self.lock:
-            now = self._read()._replace(**changes)
-            self._write(now)
-            return now
+            now = self._read()
+            changes["progress"] = max(now.progress, changes.get("progress", 0))
+            return self._write(now._replace(**changes))
+
+    def begin(self, **changes: Any) -> Snapshot:
+        """Begin a run: change variables, and set progress to 0."""
+        with self.lock:
+            return self._write(self._read()._replace(progress=0, **changes))
 
     def generation(self) -> int:
         """Return a number that is another one after every change."""
-        return int(_HEADER.unpack(os.pread(self.descriptor, _HEADER.size, 0))[4])
+        return self._peek().generation
 
     def command(self) -> JobCommand:
         """Return the command alone; quick."""
-        return JobCommand(_HEADER.unpack(os.pread(self.descriptor, _HEADER.size, 0))[1])
+        return JobCommand(self._peek().command)
+
+    def _peek(self) -> Snapshot | _Header:
+        """Return the variables but for the texts. One read of the header is whole without the file's lock."""
+        with self.lock.closing:  # the whole lock may be waited for, up to 10 s
+            return self._kept if self._descriptor is None else _read_header(self._descriptor)
 
     def _read(self) -> Snapshot:
-        status, command, progress, flags, generation, at, size = _HEADER.unpack(
-            os.pread(self.descriptor, _HEADER.size, 0)
-        )
-        description, result = decode_json(os.pread(self.descriptor, size, at)) if size else (None, None)
-        return Snapshot(
-            JobStatus(status),
-            JobCommand(command),
-            progress,
-            description,
-            result,
-            bool(flags & _HAS_LOOKED),
-            generation,
-        )
+        if self._descriptor is not None:
+            return _read_snapshot(self._descriptor)
+        return self._kept._replace(
+            result=copy.deepcopy(self._kept.result)
+        )  # each read gives its own, as from a file
 
-    def _write(self, wanted: Snapshot) -> None:
-        *_, generation, at, size = _HEADER.unpack(os.pread(self.descriptor, _HEADER.size, 0))
-        old = os.pread(self.descriptor, size, at) if size else b""
-        text = encode_json([wanted.description, wanted.result], "state")
-        if text != old:
-            # Beside the old text, so that it is whole until the header says otherwise.
-            at = _TEXT_AT if len(text) <= at - _TEXT_AT else at + size
-            view = memoryview(text)
-            while view:
-                done = os.pwrite(self.descriptor, view, at + len(text) - len(view))
-                view = view[done:]
-        flags = _HAS_LOOKED if wanted.has_looked else 0
-        header = _HEADER.pack(
-            wanted.status, wanted.command, wanted.progress, flags, generation + 1, at, len(text)
-        )
-        os.pwrite(self.descriptor, header, 0)
+    def _write(self, wanted: Snapshot) -> Snapshot:
+        if self._descriptor is None:
+            encode_json(wanted.description, "description")
+            result = decode_json(encode_json(wanted.result, "result"))  # a tuple becomes a list, as in a file
+            self._kept = wanted._replace(result=result, generation=self._kept.generation + 1)
+        else:
+            _write_snapshot(self._descriptor, wanted)
+        return wanted
+
+
+class _Header(NamedTuple):
+    """The beginning of a state's file."""
+
+    status: int
+    command: int
+    progress: int
+    flags: int
+    generation: int
+    text_at: int
+    text_size: int
+
+
+def _read_header(descriptor: int) -> _Header:
+    return _Header(*_HEADER.unpack(os.pread(descriptor, _HEADER.size, 0)))
+
+
+def _read_snapshot(descriptor: int) -> Snapshot:
+    header = _read_header(descriptor)
+    text = os.pread(descriptor, header.text_size, header.text_at)
+    description, result = decode_json(text) if text else (None, None)
+    return Snapshot(
+        JobStatus(header.status),
+        JobCommand(header.command),
+        header.progress,
+        description,
+        result,
+        bool(header.flags & _HAS_CHECKED),
+        header.generation,
+    )
+
+
+def _write_snapshot(descriptor: int, wanted: Snapshot) -> None:
+    is_new = os.fstat(descriptor).st_size == 0
+    *_, generation, at, size = (wanted.generation, _TEXT_AT, 0) if is_new else _read_header(descriptor)
+    old = os.pread(descriptor, size, at) if size else b""
+    description = encode_json(wanted.description, "description")
+    text = b"[%b,%b]" % (description, encode_json(wanted.result, "result"))
+    if text != old:
+        # Beside the old text, so that it is whole until the header says otherwise.
+        at = _TEXT_AT if len(text) <= at - _TEXT_AT else at + size
+        view = memoryview(text)
+        while view:
+            done = os.pwrite(descriptor, view, at + len(text) - len(view))
+            view = view[done:]
+    flags = _HAS_CHECKED if wanted.has_checked else 0
+    header = _HEADER.pack(
+        wanted.status, wanted.command, wanted.progress, flags, generation + 1, at, len(text)
+    )
+    os.pwrite(descriptor, header, 0)
 
 
 class JobLock:
-    """One lock for all threads and processes that share a job's state. Reentrant; freed if its holder dies."""
+    """One lock for all threads and processes that share a job's state. Reentrant; freed if its holder dies.
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    Without a descriptor it is one for threads alone.
+    """
+
+    def __init__(self) -> None:
+        self.descriptor: int | None = None
+        #: Held while the descriptor is closed or read without the lock.
+        self.closing = threading.Lock()
         self._threads = threading.RLock()
         self._depth = 0
         _locks.add(self)
 
+    def move(self, descriptor: int) -> None:
+        """Lock this file from now on. Called by the holder, or before anything else has the lock."""
+        self.descriptor = descriptor
+        if self._depth:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, 0)  # a new file: nothing else can have it
+
     def acquire(self, timeout: float = LOCK_SECONDS) -> bool:
-        """Take the lock; False if that was not possible in time."""
+        """Acquire the lock; False if that was not possible in time."""
         until = time.monotonic() + timeout
         if not self._threads.acquire(timeout=timeout):
             return False
@@ -148,21 +237,24 @@ class JobLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         self._depth -= 1
-        if self._depth == 0:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, 0)
+        if self._depth == 0 and self.descriptor is not None:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_UN, 1, 0)
         self._threads.release()
 
     def _try(self) -> bool:
+        if self.descriptor is None:
+            return True
         try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except (BlockingIOError, PermissionError):
             return False
         return True
 
     def _after_fork(self) -> None:
-        """Be free in a child: whoever had it is another process now."""
+        """Free the lock in a child: the thread that held it is in another process."""
+        self.closing = threading.Lock()
         self._threads = threading.RLock()
         self._depth = 0
 
@@ -177,11 +269,14 @@ class JobLock:
         self.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("hand over the whole state of a job: its lock is part of it")
+        raise TypeError("pass the whole state of a job: its lock is part of it")
 
 
 class SharedVariable:
-    """One variable of a job's shared state: `.value` reads and writes it, under the job's lock."""
+    """One variable of a job's shared state: `.value` reads and writes it, under the job's lock.
+
+    Progress never decreases while the job runs: writing a lower figure than before changes nothing.
+    """
 
     def __init__(self, state: SharedState, name: str) -> None:
         self.state = state
@@ -189,7 +284,7 @@ class SharedVariable:
 
     @property
     def value(self) -> Any:
-        """What the variable holds."""
+        """The value of the variable."""
         return getattr(self.state.read(), self.name)
 
     @value.setter
@@ -197,7 +292,7 @@ class SharedVariable:
         self.state.write(**{self.name: _checked(self.name, wanted)})
 
     def get(self) -> Any:
-        """Return what the variable holds."""
+        """Return the value of the variable."""
         return self.value
 
     def set(self, wanted: Any) -> None:
@@ -209,7 +304,7 @@ class SharedVariable:
 
 
 class _StateMutex:
-    """The lock of a state, as an entry of its mapping; it can be handed over with the rest."""
+    """The lock of a state, as an entry of its mapping; it is passed on with the rest."""
 
     def __init__(self, state: SharedState) -> None:
         self.state = state
@@ -231,59 +326,95 @@ class _StateMutex:
 
 
 class StateManager:
-    """Makes the shared state of jobs. One a process; it needs no process of its own."""
+    """Makes the shared state of jobs. One per process; it needs no process of its own."""
 
     def new_state(self) -> SharedState:
         """Return memory for one more job."""
-        return SharedState()
+        state = SharedState()
+        state.share()
+        return state
 
 
 @functools.cache
 def get_manager() -> StateManager:
-    """Return this process's maker of shared states."""
+    """Return this process's `StateManager`."""
     return StateManager()
 
 
-def create_job_shared_state(manager: StateManager) -> dict[str, Any]:
+def create_job_shared_state(manager: StateManager | SyncManager) -> dict[str, Any]:
     """Return the shared variables of a new job: status, command, progress, description, result, and its mutex.
 
-    The mapping may be handed to any process, by fork or as an argument of a `multiprocessing.Process`.
+    The mapping may be passed to any process, by fork or as an argument of a `multiprocessing.Process`.
+
+    Args:
+        manager: from `get_manager()`, or a `multiprocessing.Manager()`. The variables are the same either way: they lie
+            in memory that needs no process of a manager.
     """
-    if not isinstance(manager, StateManager):
+    if not isinstance(manager, StateManager | SyncManager):
         raise InvalidArgumentError(
-            f"manager must come from get_manager(), got {shown(manager)}", field="manager", value=manager
+            f"manager must come from get_manager() or multiprocessing.Manager(), got {shown(manager)}",
+            field="manager",
+            value=manager,
         )
-    state = manager.new_state()
+    return variables_of(get_manager().new_state())
+
+
+def variables_of(state: SharedState) -> dict[str, Any]:
+    """Return a state as the mapping that users see."""
     variables: dict[str, Any] = {name: SharedVariable(state, name) for name in VARIABLES}
     variables["mutex"] = _StateMutex(state)
     return variables
 
 
-@contextlib.contextmanager
-def with_job_lock(shared_state: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def with_job_lock(shared_state: dict[str, Any]) -> contextlib.AbstractContextManager[dict[str, Any]]:
     """Hold a job's mutex, so that what is read and written inside belongs together.
 
     Raises:
+        InvalidArgumentError: the argument is not a mapping with a `mutex`.
         ProcessControlError: the lock was not free for 10 s.
     """
-    with shared_state["mutex"]:
+    mutex: Any = shared_state.get("mutex") if isinstance(shared_state, Mapping) else None
+    if not (hasattr(mutex, "__enter__") and hasattr(mutex, "__exit__")):
+        raise InvalidArgumentError(
+            f"shared_state must be a mapping with a mutex, as create_job_shared_state returns it, got {shown(shared_state)}",
+            field="shared_state",
+            value=shared_state,
+        )
+    return _locked(shared_state, mutex)
+
+
+@contextlib.contextmanager
+def _locked(
+    shared_state: dict[str, Any], mutex: contextlib.AbstractContextManager[Any]
+) -> Iterator[dict[str, Any]]:
+    with mutex:
         yield shared_state
 
 
 def _checked(name: str, value: Any) -> Any:
     if name == "status":
-        return JobStatus(value)
+        return check_status(value)
     if name == "command":
-        return JobCommand(value)
-    if name == "progress" and (type(value) is not int or not 0 <= value <= 100):
-        raise InvalidArgumentError(
-            f"progress must be an integer from 0 to 100, got {shown(value)}", field="progress", value=value
-        )
+        return _check_command(value)
+    if name == "progress":
+        return check_progress(value)
     if name == "description" and not (value is None or isinstance(value, str)):
         raise InvalidArgumentError(
             f"description must be text or None, got {shown(value)}", field="description", value=value
         )
+    encode_json(value, name)
     return value
+
+
+def _check_command(value: object) -> JobCommand:
+    if type(value) is int or isinstance(value, JobCommand):
+        try:
+            return JobCommand(value)
+        except ValueError:
+            pass  # the error below names it
+    raise InvalidArgumentError(
+        f"command must be a JobCommand, got {shown(value)}", field="command", value=value
+    )
 
 
 def _new_file() -> int:

@@ -1,4 +1,4 @@
-"""The base classes of jobs, and what a job's process does.
+"""The base classes of jobs, and the code of a job's process.
 
 The framework sets status and description under the job's lock; hooks run before the status that they belong to becomes
 final, so what they write is part of it:
@@ -19,8 +19,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, ClassVar, Final
 
-from penstock._json import encode_json
-from penstock._process import (
+from penstock.errors import InvalidArgumentError, InvalidTransitionError, ProcessControlError, shown
+from penstock.isolation import (
     Cancel,
     Channel,
     Ending,
@@ -31,9 +31,18 @@ from penstock._process import (
     Message,
     Supervisor,
 )
-from penstock.errors import InvalidArgumentError, InvalidTransitionError, ProcessControlError, shown
-from penstock.processes.ipc import SharedState, create_job_shared_state, get_manager
-from penstock.processes.types import FINAL, JobCommand, JobId, JobStatus, check_job_id, check_params
+from penstock.payloads.json import encode_json
+from penstock.processes.ipc import SharedState, variables_of
+from penstock.processes.types import (
+    FINAL,
+    JobCommand,
+    JobId,
+    JobStatus,
+    check_job_id,
+    check_params,
+    check_progress,
+    check_seconds,
+)
 
 __all__ = ["QueueJobBase", "SimpleJob"]
 
@@ -41,33 +50,33 @@ STARTED: Final = "Started"
 COMPLETED: Final = "Completed"
 STOPPED: Final = "Stopped by user"
 STOP_SECONDS: Final = 10.0
-#: A job that has never looked whether it should stop is interrupted after so long instead of the whole timeout.
-HEEDLESS_SECONDS: Final = 1.0
+#: A job that has never checked whether it should stop is interrupted after this time instead of the whole timeout.
+UNCHECKED_SECONDS: Final = 1.0
 KILL_SECONDS: Final = 2.0
-_MOST_TEXT: Final = 65536
+_MAX_TEXT: Final = 65536
 
 
 class QueueJobBase(ABC):
     """A job of the process queue. Each run of an instance is a process of its own, forked from this one.
 
-    What a run changes in the instance stays in its process; what the queue should know is reported by the methods below.
+    Changes that a run makes to the instance stay in its process; the methods below report to the queue.
 
     Args:
         job_id: a UUID of version 4.
-        params: what the job is about; kept as `params`.
+        params: the job's parameters; kept as `params`.
     """
 
     #: Whether a job that was stopped may be started again, from the beginning.
     supports_restart: ClassVar[bool] = False
-    #: What the process of a job may use.
+    #: The limits of a job's process.
     limits: ClassVar[Limits] = Limits()
 
     def __init__(self, job_id: JobId, params: dict[str, Any] | None = None) -> None:
         self.job_id = check_job_id(job_id)
         self.params = check_params(params)
+        self._state = SharedState()
         #: The variables shared with the job's process, as `penstock.processes.ipc` makes them.
-        self.shared_state = create_job_shared_state(get_manager())
-        self._state: SharedState = self.shared_state["mutex"].state
+        self.shared_state = variables_of(self._state)
         self._channel: Channel | None = None
         self._process: RunningJob | None = None
         self._is_interruptible = False
@@ -80,56 +89,48 @@ class QueueJobBase(ABC):
 
     @abstractmethod
     def execute(self) -> Any:
-        """Do the work, in the job's process. What is returned, unless None, is the result."""
+        """Do the work, in the job's process. The returned value, unless None, is the result."""
         raise NotImplementedError
 
     @abstractmethod
     def on_start(self) -> None:
-        """Be called first in the job's process, when the job is RUNNING."""
+        """Called first in the job's process, when the job is RUNNING."""
         raise NotImplementedError
 
     @abstractmethod
     def on_stop(self) -> None:
-        """Be called when the job was stopped, before it is INTERRUPTED."""
+        """Called when the job was stopped, before it is INTERRUPTED."""
         raise NotImplementedError
 
     @abstractmethod
     def on_end(self) -> None:
-        """Be called when `execute` has returned, before the job is COMPLETED."""
+        """Called when `execute` has returned, before the job is COMPLETED."""
         raise NotImplementedError
 
     @abstractmethod
     def on_error(self, exc: BaseException) -> None:
-        """Be called when something raised, before the job is in ERROR."""
+        """Called when something raised, before the job is in ERROR."""
         raise NotImplementedError
 
     # -- what a job says, in its process ------------------------------------------------------------------------
 
     def report_progress(self, percent: int, description: str | None = None) -> None:
-        """Say how far the job is, from 0 to 100. A lower figure than before changes nothing; 100 is kept for the end.
+        """Report progress from 0 to 100. A lower figure than before changes nothing; 100 is kept for the end.
 
         Raises:
             InvalidArgumentError: `percent` is not an integer from 0 to 100. Also a ValueError.
         """
-        if type(percent) is not int or not 0 <= percent <= 100:
-            raise InvalidArgumentError(
-                f"percent must be an integer from 0 to 100, got {shown(percent)}",
-                field="percent",
-                value=percent,
-            )
-        with self._state.lock:
-            now = self._state.read()
-            changes: dict[str, Any] = {"progress": max(now.progress, min(percent, 99))}
-            if description is not None:
-                changes["description"] = _text(description)
-            self._state.write(**changes)
+        changes: dict[str, Any] = {"progress": min(check_progress(percent, "percent"), 99)}
+        if description is not None:
+            changes["description"] = _text(description)
+        self._state.write(**changes)
 
     def set_description(self, text: str) -> None:
-        """Say what the job is doing."""
+        """Report what the job is doing."""
         self._state.write(description=_text(text))
 
     def set_result(self, value: Any) -> None:
-        """Keep a result, whole or part of one: it is there however the job ends.
+        """Store a result, whole or partial; it is kept however the job ends.
 
         Raises:
             InvalidArgumentError: it cannot be written as JSON.
@@ -139,7 +140,7 @@ class QueueJobBase(ABC):
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the job should stop. A job that looks is given the whole timeout of a stop to end by itself."""
+        """Whether the job should stop. A job that checks has the whole timeout of a stop to end by itself."""
         self._note_look()
         return self._state.command() in {JobCommand.STOP, JobCommand.DELETE}
 
@@ -152,7 +153,7 @@ class QueueJobBase(ABC):
     def _note_look(self) -> None:
         if self._channel is not None and not self._has_looked:
             self._has_looked = True
-            self._state.write(has_looked=True)
+            self._state.write(has_checked=True)
 
     # -- the job's process, seen from its queue -----------------------------------------------------------------
 
@@ -170,9 +171,9 @@ class QueueJobBase(ABC):
         Raises:
             ProcessControlError: it is still running then.
         """
+        patience = check_seconds(STOP_SECONDS if timeout is None else timeout)
         process = self._running()
         process.ask_to_stop(JobCommand.STOP, timeout=None)
-        patience = STOP_SECONDS if timeout is None else timeout
         process.join(patience)
         if process.is_alive():
             raise ProcessControlError(
@@ -214,16 +215,21 @@ class QueueJobBase(ABC):
 
     def _start(self, supervisor: Supervisor, on_end: Callable[[Ending], None]) -> RunningJob:
         self.check_start()
-        self._state.write(
-            status=JobStatus.RUNNING, command=JobCommand.START, progress=0, description=STARTED, result=None,
-            has_looked=False,
-        )  # fmt: skip
+        self._state.begin(
+            status=JobStatus.RUNNING,
+            command=JobCommand.START,
+            description=STARTED,
+            result=None,
+            has_checked=False,
+        )
         try:
+            self._state.share()
             self._process = RunningJob(self, supervisor, on_end)
         except BaseException as error:
             self._state.write(
-                status=JobStatus.ERROR, description=f"the process could not be started: {error}"
+                status=JobStatus.ERROR, description=_text(f"the process could not be started: {error}")
             )
+            self._state.unshare()
             raise
         return self._process
 
@@ -265,29 +271,31 @@ class QueueJobBase(ABC):
         try:
             self.on_stop()
         except BaseException as error:  # it was stopped all the same, and the record says what went wrong
-            self._state.write(description=_text(f"{STOPPED}; on_stop failed: {_told(error)}"))
+            self._state.write(description=_text(f"{STOPPED}; on_stop failed: {_error_text(error)}"))
         return JobStatus.INTERRUPTED
 
     def _fail(self, error: BaseException) -> JobStatus:
-        self._state.write(description=_told(error))
+        self._state.write(description=_error_text(error))
         try:
             self.on_error(error)
         except BaseException as second:
-            self._state.write(description=_text(f"{_told(error)}; on_error failed: {_told(second)}"))
+            self._state.write(
+                description=_text(f"{_error_text(error)}; on_error failed: {_error_text(second)}")
+            )
         return JobStatus.ERROR
 
     def _finish(self, status: JobStatus) -> None:
         if status is JobStatus.COMPLETED:
             with self._state.lock:
                 if not self._is_stopped():
-                    told = self._state.read().description
+                    described = self._state.read().description
                     self._state.write(
-                        status=status, progress=100, description=COMPLETED if told == STARTED else told
+                        status=status,
+                        progress=100,
+                        description=COMPLETED if described == STARTED else described,
                     )
                     return
-            status = (
-                self._stop()
-            )  # the command came while on_end ran; whoever gave it was promised an interruption
+            status = self._stop()  # the command came while on_end ran; its caller expects an interruption
         self._state.write(status=status)
 
 
@@ -342,7 +350,7 @@ class RunningJob:
 
     @property
     def output(self) -> str:
-        """What the process wrote to stdout and stderr; the middle of very much is left out."""
+        """The output of the process on stdout and stderr; the middle of a long one is left out."""
         return self.process.output.text()
 
     def is_alive(self) -> bool:
@@ -363,7 +371,7 @@ class RunningJob:
         self.process.kill()
 
     def ask_to_stop(self, command: JobCommand, timeout: float | None) -> bool:
-        """Give a command; with a timeout, see to it that the process ends not much later than that.
+        """Send the job a command; with a timeout, end its process soon after that.
 
         Returns whether the command came in time: a job that has ended already takes none.
         """
@@ -378,15 +386,15 @@ class RunningJob:
             with contextlib.suppress(OSError):
                 self.process.send(Cancel(STOPPED))
             return True
-        notice = timeout if now.has_looked else min(HEEDLESS_SECONDS, timeout / 2)
+        notice = timeout if now.has_checked else min(UNCHECKED_SECONDS, timeout / 2)
         self.process.end(Grace(notice=notice, term=max(KILL_SECONDS, timeout - notice)), reason=STOPPED)
         return True
 
     def received(self, process: JobProcess, message: Message) -> None:
-        """Nothing: a job of the process queue speaks through memory."""
+        """Ignore messages: a job of the process queue reports through shared memory."""
 
     def ended(self, _process: JobProcess, ending: Ending) -> None:
-        """Write down what the job could not say itself, then tell whoever started it."""
+        """Write the end that the job could not write itself, then call back."""
         state = self.job._state  # noqa: SLF001 - ours
         with state.lock:
             now = state.read()
@@ -398,6 +406,7 @@ class RunningJob:
                     state.write(status=JobStatus.INTERRUPTED, description="Terminated")
                 else:
                     state.write(status=JobStatus.ERROR, description=ending.cause)
+            state.unshare()  # what it holds stays readable, without a descriptor
         self._on_end(ending)
 
 
@@ -415,19 +424,19 @@ def _own_supervisor() -> Supervisor:
 
 
 def _text(text: object) -> str:
-    """Return text that both stores can keep, and not too much of it."""
+    """Return a text that both stores can keep, cut to a limit."""
     if not isinstance(text, str):
         raise InvalidArgumentError(
             f"a description must be text, got {shown(text)}", field="description", value=text
         )
-    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:_MOST_TEXT]
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:_MAX_TEXT]
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """Return an exception as text, whatever its `__str__` does."""
     try:
         text = str(error)
     except BaseException as broken:  # the job failed; this must not hide it
         text = f"<no text: its __str__ raised {type(broken).__name__}>"
     name = type(error).__name__
-    return _text(f"{name}: {text[:_MOST_TEXT]}" if text else name)
+    return _text(f"{name}: {text[:_MAX_TEXT]}" if text else name)

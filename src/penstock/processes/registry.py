@@ -1,4 +1,4 @@
-"""Where the records of jobs are kept: the contract, and a file of JSON lines."""
+"""Registries, which keep the records of jobs: the contract, and a file of JSON lines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,9 +16,19 @@ from typing import Final
 
 import msgspec
 
-from penstock._json import encode_json
 from penstock.errors import BackendError, InvalidArgumentError, shown
-from penstock.processes.types import DELETED, JobCommand, JobId, JobRecord, JobStatus
+from penstock.payloads.json import encode_json
+from penstock.processes.types import (
+    DELETED,
+    JobCommand,
+    JobId,
+    JobRecord,
+    JobStatus,
+    check_is_record,
+    check_progress_kept,
+    check_record,
+    lookup_id,
+)
 
 __all__ = ["JsonlRegistry", "Registry"]
 
@@ -27,11 +38,16 @@ LEFT: Final = "the process of its queue ended while it ran"
 
 
 class Registry(ABC):
-    """Keeps the states and results of jobs. What it says last of a job is what counts."""
+    """Keeps the states and results of jobs. The last record of a job is the authoritative one."""
 
     @abstractmethod
     def append(self, record: JobRecord) -> None:
-        """Keep a new version of a job's record; durable when it returns, if the status has changed."""
+        """Append a new version of a job's record; durable when it returns, if the status has changed.
+
+        Raises:
+            InvalidArgumentError: a field could not be read back as it is, progress is below that of the record before
+                it (a restart begins at 0), or is 100 of a job that is not COMPLETED; nothing is written.
+        """
         raise NotImplementedError
 
     @abstractmethod
@@ -45,40 +61,36 @@ class Registry(ABC):
         raise NotImplementedError
 
     def delete(self, record: JobRecord) -> None:
-        """Keep that a job was deleted: by a last record with the description "Deleted", unless overridden."""
+        """Record that a job was deleted: a last record with the description "Deleted", unless overridden."""
         self.append(replace(record, description=DELETED))
 
     def commands(self, job_ids: Collection[JobId]) -> Mapping[JobId, JobCommand]:  # noqa: ARG002 - for those who override it
-        """Return what others want of jobs that run: STOP, or DELETE if a job is no longer the caller's. None, unless overridden."""
+        """Return commands for running jobs: STOP, or DELETE for a reclaimed job. Empty unless overridden."""
         return {}
 
     def attach(self) -> None:  # noqa: B027 - a registry need not care
-        """Know that a queue uses this registry from now on."""
+        """Called when a queue starts using this registry."""
 
     def detach(self) -> None:  # noqa: B027 - the same
-        """Know that it does no more."""
+        """Called when a queue stops using this registry."""
 
 
 class JsonlRegistry(Registry):
     """Records as lines of JSON in one file that only grows. Safe for threads and processes.
 
     A line is written with one call, under a lock of the file, and flushed to disk when it changes the job's status. A
-    line that was cut off by a crash is passed over, and the next one begins on a line of its own. Reading goes on where
-    it last stopped.
+    line that was cut off by a crash is passed over, and the next one begins on a line of its own. Reading continues
+    where it last stopped. A record is checked before it is written: what `append` accepts, `latest` returns.
 
     The first queue that uses the file finds jobs that are RUNNING by their record, though the queue that ran them is
-    gone: they are set to ERROR. Queues know of each other by a lock of the file's neighbour, "….lock".
+    gone: they are set to ERROR. Queues detect each other by a lock on the file beside it, "….lock".
 
     Args:
-        path: the file; made, with its folders, if it does not exist.
+        path: the file; made, with its folders, if it does not exist. A relative path is resolved once, here.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise InvalidArgumentError(
-                f"path must be a file's path, got {shown(path)}", field="path", value=path
-            )
-        self.path = Path(path)
+        self.path = _absolute(path)
         self._lock = threading.RLock()
         self._latest: dict[JobId, JobRecord] = {}
         self._read_to = 0
@@ -88,23 +100,30 @@ class JsonlRegistry(Registry):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             os.close(self._open())
         except OSError as error:
-            raise BackendError(f"the registry {self.path} cannot be opened: {error}") from error
+            raise BackendError(
+                f"the registry {shown(str(self.path))} cannot be opened: {error.strerror}"
+            ) from error
 
     def __repr__(self) -> str:
         return f"<JsonlRegistry {self.path}>"
 
     def append(self, record: JobRecord) -> None:
-        if not isinstance(record, JobRecord):
-            raise InvalidArgumentError(
-                f"record must be a JobRecord, got {shown(record)}", field="record", value=record
-            )
+        self._keep(check_record(record), is_new=True)
+
+    def delete(self, record: JobRecord) -> None:
+        self._keep(replace(check_is_record(record), description=DELETED))
+
+    def _keep(self, record: JobRecord, *, is_new: bool = False) -> None:
+        """Write a record. One that was read from the file needs no check: an older version may have written it."""
         line = _encode(record)
         with self._lock:
-            before = self.latest(record.job_id)
             try:
                 descriptor = self._open()
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX)
+                    before = self.latest(record.job_id)
+                    if is_new:
+                        check_progress_kept(before, record)
                     self._write(descriptor, line)
                     if before is None or before.status is not record.status:
                         os.fdatasync(descriptor)
@@ -116,6 +135,7 @@ class JsonlRegistry(Registry):
                 ) from error
 
     def latest(self, job_id: JobId) -> JobRecord | None:
+        job_id = lookup_id(job_id)
         with self._lock:
             self._catch_up()
             return self._latest.get(job_id)
@@ -134,17 +154,14 @@ class JsonlRegistry(Registry):
                 fcntl.flock(self._used, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self.detach()
-                return  # somebody else's queue lives, and so may the jobs
+                return  # another process has a queue on this file, so its jobs may be alive
             except OSError as error:
                 self.detach()
                 raise BackendError(f"the registry {self.path} cannot be locked: {error}") from error
             for record in self.all_latest():
                 if record.status is JobStatus.RUNNING:
-                    self.append(
-                        replace(
-                            record, status=JobStatus.ERROR, description=LEFT, updated_at=datetime.now(UTC)
-                        )
-                    )
+                    now = datetime.now(UTC)
+                    self._keep(replace(record, status=JobStatus.ERROR, description=LEFT, updated_at=now))
 
     def detach(self) -> None:
         with self._lock:
@@ -200,7 +217,26 @@ _decoder: msgspec.json.Decoder[JobRecord] = msgspec.json.Decoder(JobRecord)
 
 
 def _encode(record: JobRecord) -> bytes:
-    """Return a record as a line; the result is checked as every result is."""
-    fields = dict(vars(record))
+    """Return a checked record as a line."""
+    fields = {field.name: getattr(record, field.name) for field in dataclass_fields(JobRecord)}
     fields["result"] = msgspec.Raw(encode_json(record.result, "result"))
     return msgspec.json.encode(fields) + b"\n"
+
+
+def _absolute(path: object) -> Path:
+    """Return a path that a later change of the working folder does not move."""
+    name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(name, str) or not name or "\0" in name or not _is_encodable(name):
+        raise InvalidArgumentError(f"path must be a file's path, got {shown(path)}", field="path", value=path)
+    try:
+        return Path(name).absolute()
+    except OSError as error:
+        raise BackendError(f"the registry {shown(name)} cannot be opened: {error.strerror}") from error
+
+
+def _is_encodable(name: str) -> bool:
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,21 +1,37 @@
-"""The words of the process queue: statuses, commands and the record of a job."""
+"""The data of the process queue: statuses, commands and the record of a job."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import ProcessStatus
+from penstock.payloads.json import decode_json, encode_json
 
-__all__ = ["DELETED", "FINAL", "JobCommand", "JobId", "JobRecord", "JobResult", "JobStatus", "check_job_id"]
+__all__ = [
+    "DELETED",
+    "FINAL",
+    "JobCommand",
+    "JobId",
+    "JobRecord",
+    "JobResult",
+    "JobStatus",
+    "check_job_id",
+    "check_progress",
+    "check_progress_kept",
+    "check_record",
+    "check_seconds",
+    "check_status",
+    "lookup_id",
+]
 
 JobId: TypeAlias = str
-"""A UUID of version 4, as text."""
+"""A UUID of version 4, as text in lower case."""
 JobResult: TypeAlias = Any
 """Anything that JSON holds."""
 JobStatus: TypeAlias = ProcessStatus
@@ -26,15 +42,18 @@ FINAL: Final = frozenset({JobStatus.COMPLETED, JobStatus.ERROR, JobStatus.INTERR
 #: The description of a deleted job's last record, where the registry keeps one.
 DELETED: Final = "Deleted"
 
+#: Ten years, as for every duration.
+MAX_TIMEOUT: Final = 315_360_000
+
 
 class JobCommand(IntEnum):
-    """What the queue asks of a job.
+    """A command of the queue to a job.
 
     Attributes:
         NONE: nothing.
         START: run.
-        STOP: end as soon as you can.
-        DELETE: end, and be forgotten.
+        STOP: end soon.
+        DELETE: end; the job is removed.
     """
 
     NONE = 0
@@ -47,14 +66,16 @@ class JobCommand(IntEnum):
 class JobRecord:
     """A job as it was at one moment.
 
+    The constructor checks progress and status; a registry checks the rest when the record is appended.
+
     Attributes:
-        job_id: the job.
+        job_id: the job. A UUID of version 4 is written in lower case.
         status: as the process queue names it.
         progress: 0 to 100.
         description: what it is doing.
         result: what it returned, as JSON holds it.
         created_at: when it was added.
-        updated_at: when this became so.
+        updated_at: when this record was made.
     """
 
     job_id: JobId
@@ -66,38 +87,151 @@ class JobRecord:
     updated_at: datetime
 
     def __post_init__(self) -> None:
-        if type(self.progress) is not int or not 0 <= self.progress <= 100:
-            raise InvalidArgumentError(
-                f"progress must be an integer from 0 to 100, got {shown(self.progress)}",
-                field="progress",
-                value=self.progress,
-            )
-        if not isinstance(self.status, JobStatus):
-            try:
-                object.__setattr__(self, "status", JobStatus(self.status))
-            except ValueError:
-                raise InvalidArgumentError(
-                    f"status must be a JobStatus, got {shown(self.status)}", field="status", value=self.status
-                ) from None
+        check_progress(self.progress)
+        object.__setattr__(self, "status", check_status(self.status))
+        if isinstance(self.job_id, str):
+            object.__setattr__(self, "job_id", lookup_id(self.job_id))
 
 
 def check_job_id(job_id: object) -> JobId:
-    """Return an id that is a UUID of version 4, in its usual form.
+    """Return an id that is a UUID of version 4, in lower case: one UUID is one job however it is written.
 
     Raises:
-        InvalidArgumentError: it is not.
+        InvalidArgumentError: it is not. Braces and "urn:uuid:" are refused.
     """
-    try:
-        parsed = uuid.UUID(job_id) if isinstance(job_id, str) else None
-    except ValueError:
-        parsed = None
-    if parsed is None or parsed.version != 4 or str(parsed) != str(job_id).lower():
+    normal = _uuid4(job_id) if isinstance(job_id, str) else None
+    if normal is None:
         raise InvalidArgumentError(
             f"job_id must be a UUID of version 4 such as {str(uuid.uuid4())!r}, got {shown(job_id)}",
             field="job_id",
             value=job_id,
         )
-    return str(job_id)
+    return normal
+
+
+def lookup_id(job_id: object) -> JobId:
+    """Return the form in which an id is looked up: a UUID in lower case, any other text as it is.
+
+    Raises:
+        InvalidArgumentError: it is not text.
+    """
+    if not isinstance(job_id, str):
+        raise InvalidArgumentError(f"job_id must be text, got {shown(job_id)}", field="job_id", value=job_id)
+    return _uuid4(job_id) or job_id
+
+
+def _uuid4(text: str) -> JobId | None:
+    try:
+        parsed = uuid.UUID(text)
+    except ValueError:
+        return None
+    return str(parsed) if parsed.version == 4 and str(parsed) == text.lower() else None
+
+
+def check_progress(value: object, field: str = "progress") -> int:
+    """Return a whole number from 0 to 100."""
+    if type(value) is not int or not 0 <= value <= 100:
+        raise InvalidArgumentError(
+            f"{field} must be an integer from 0 to 100, got {shown(value)}", field=field, value=value
+        )
+    return value
+
+
+def check_status(value: object) -> JobStatus:
+    """Return a status, given as one or as its number."""
+    if type(value) is int or isinstance(value, JobStatus):
+        try:
+            return JobStatus(value)
+        except ValueError:
+            pass  # the error below names it
+    raise InvalidArgumentError(f"status must be a JobStatus, got {shown(value)}", field="status", value=value)
+
+
+def check_is_record(record: object) -> JobRecord:
+    """Return a value if it is a JobRecord, without a check of its fields."""
+    if not isinstance(record, JobRecord):
+        raise InvalidArgumentError(
+            f"record must be a JobRecord, got {shown(record)}", field="record", value=record
+        )
+    return record
+
+
+def check_record(record: object) -> JobRecord:
+    """Return a record every field of which can be written and read back as it is.
+
+    Times become UTC, which is the same moment.
+
+    Raises:
+        InvalidArgumentError: names the first field that cannot, or a progress of 100 of a job that is not COMPLETED.
+    """
+    record = check_is_record(record)
+    _check_result(record.result)
+    if record.progress == 100 and record.status is not JobStatus.COMPLETED:
+        raise InvalidArgumentError(
+            f"progress must be at most 99 until the job is COMPLETED, got 100 of a job that is {record.status.name}",
+            field="progress",
+            value=100,
+        )
+    return replace(
+        record,
+        job_id=check_job_id(record.job_id),
+        description=_check_description(record.description),
+        created_at=_check_time("created_at", record.created_at),
+        updated_at=_check_time("updated_at", record.updated_at),
+    )
+
+
+def check_progress_kept(before: JobRecord | None, record: JobRecord) -> None:
+    """Refuse a record whose progress is below that of the record before it, unless a new run begins with it."""
+    begins = before is None or (before.status is JobStatus.INTERRUPTED and record.status is JobStatus.RUNNING)
+    if before is not None and not begins and record.progress < before.progress:
+        raise InvalidArgumentError(
+            f"progress must not decrease: it is {before.progress}, got {record.progress}",
+            field="progress",
+            value=record.progress,
+        )
+
+
+def _check_result(value: object) -> None:
+    if decode_json(encode_json(value, "result")) != value:
+        raise InvalidArgumentError(
+            f"result must be what JSON gives back (a list, no tuple; text, no path; a dict, no model), got {shown(value)}",
+            field="result",
+            value=value,
+        )
+
+
+def _check_description(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidArgumentError(
+            f"description must be text or None, got {shown(value)}", field="description", value=value
+        )
+    encode_json(str.__str__(value), "description")
+    return str.__str__(value)  # of a subclass, its text
+
+
+def _check_time(field: str, value: object) -> datetime:
+    if not isinstance(value, datetime):
+        raise InvalidArgumentError(
+            f"{field} must be a datetime, got {shown(value)}", field=field, value=value
+        )
+    try:
+        plain = datetime.combine(value.date(), value.timetz())  # without what a subclass adds
+        if plain.utcoffset() is not None:
+            return plain.astimezone(UTC)
+    except (OverflowError, ValueError):
+        raise InvalidArgumentError(
+            f"{field} must be a datetime in the years 1 to 9999 (UTC), got {shown(value)}",
+            field=field,
+            value=value,
+        ) from None
+    raise InvalidArgumentError(
+        f"{field} must be an aware datetime (with a time zone, such as UTC), got {shown(value)}",
+        field=field,
+        value=value,
+    )
 
 
 def check_params(params: object) -> dict[str, Any]:
@@ -109,3 +243,14 @@ def check_params(params: object) -> dict[str, Any]:
             f"params must be a mapping, got {shown(params)}", field="params", value=params
         )
     return dict(params)
+
+
+def check_seconds(value: object) -> float:
+    """Return a timeout in seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_TIMEOUT:
+        raise InvalidArgumentError(
+            f"timeout must be a number of seconds from 0 to {MAX_TIMEOUT}, got {shown(value)}",
+            field="timeout",
+            value=value,
+        )
+    return float(value)

@@ -1,18 +1,20 @@
-"""Penstock on Spark: the queue as tables, DataFrames as jobs.
+"""Penstock on Spark: stores as tables, DataFrames as jobs.
 
     from penstock import spark as ps
 
     spark = ps.session()
     spark.read.format("penstock").option("url", url).load().groupBy("status").count().show()
 
-Needs the extra: pip install 'penstock[spark]'. Every name is imported when it is first used: the processes in which Spark
-runs a source import this package for each query, and should not pay for the rest of it.
+Needs the extra [spark]. Every name is imported when it is first used: the processes in which Spark
+runs a data source import this package for each query, and do not need the rest of it.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from penstock._extras import how_to_install
 
 if TYPE_CHECKING:
     from penstock.spark._session import register, session
@@ -21,12 +23,14 @@ if TYPE_CHECKING:
     from penstock.spark.frames import FramesReport, run_frames
     from penstock.spark.lake import SyncProgress, SyncReport, read_table, sync
     from penstock.spark.transforms import attempts, flows, hourly, latest
+    from penstock.spark.writing import WriteReport, write
 
 __all__ = [
     "FleetReport",
     "FramesReport",
     "SyncProgress",
     "SyncReport",
+    "WriteReport",
     "attempts",
     "audit",
     "flows",
@@ -38,6 +42,7 @@ __all__ = [
     "run_frames",
     "session",
     "sync",
+    "write",
 ]
 
 _HOMES = {
@@ -45,6 +50,7 @@ _HOMES = {
     "FramesReport": "frames",
     "SyncProgress": "lake",
     "SyncReport": "lake",
+    "WriteReport": "writing",
     "attempts": "transforms",
     "audit": "auditing",
     "flows": "transforms",
@@ -56,6 +62,7 @@ _HOMES = {
     "run_frames": "frames",
     "session": "_session",
     "sync": "lake",
+    "write": "writing",
 }
 
 
@@ -69,7 +76,7 @@ def __getattr__(name: str) -> Any:
         if (error.name or "").partition(".")[0] == "penstock":
             raise
         raise ImportError(
-            f"penstock.spark needs an extra: pip install 'penstock[spark]' ({error.name} is missing)",
+            f"penstock.spark needs an extra: {how_to_install('spark')} ({error.name} is missing)",
             name=error.name,
         ) from error
     value = globals()[name] = getattr(module, name)

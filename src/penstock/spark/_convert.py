@@ -1,6 +1,6 @@
-"""From the stored form of a column to the one that Spark sees, batch by batch, without Python objects for each row.
+"""Converting stored columns to Spark's types, batch by batch, without Python objects per row.
 
-Lists and policies are stored as JSON text. A batch has few different ones, so each is decoded once.
+Lists and policies are stored as JSON texts. A batch has few different ones, and each of them is decoded once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def converted(
 
     Args:
         column: which one.
-        parts: its stored columns, as the driver gave them.
+        parts: its stored columns, as read by the Arrow driver.
         target: the type that Spark expects.
         rows: of the batch.
         source: the id of the store.
@@ -47,7 +47,7 @@ def _time(parts: Sequence[pa.Array], target: pa.DataType) -> pa.Array:
 
 
 def _payload(parts: Sequence[pa.Array], target: pa.DataType) -> pa.Array:
-    return _plain(parts, target).fill_null(b"")  # an empty one is not stored
+    return _plain(parts, target).fill_null(b"")  # empty payloads are not stored
 
 
 def _texts(parts: Sequence[pa.Array], target: pa.DataType) -> pa.Array:

@@ -1,4 +1,4 @@
-"""The options of the `penstock` format: names without regard to case, unknown ones refused, all problems named at once."""
+"""The options of the `penstock` format: case-insensitive names, unknown ones are refused, and one error names all problems."""
 
 from __future__ import annotations
 
@@ -9,40 +9,51 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from penstock.errors import InvalidArgumentError, shown
-from penstock.spark._places import Place
+from penstock.backends.drivers import SCHEMES
+from penstock.errors import InvalidArgumentError, invalid, shown
+from penstock.spark._selection import (
+    SELECTION,
+    Selection,
+    seq_bound,
+    status_list,
+    time_bound,
+    type_list,
+    whole_number,
+)
 from penstock.spark.schemas import JOURNAL, TABLES, Table
+from penstock.spark.stores import SparkStore, store_at
 
 __all__ = ["ReadOptions", "StreamOptions", "read_options", "stream_options", "table_of"]
 
-#: Journal rows have about 200 bytes; a batch that is much larger than a processor's cache is no quicker.
+#: A journal row has about 200 bytes; a batch much larger than a processor's cache is not faster.
 _BATCH_ROWS: Final = 8_192
+_MAX_INT: Final = 2**31 - 1
 
 
 class ReadOptions(NamedTuple):
     """The options of a read.
 
     Attributes:
-        places: the stores (`url`, or what `load()` was given; several as a list, or with commas between them).
+        stores: named by `url` or `load()`; several as a list, or with commas between them.
         table: `journal` or `jobs`.
-        partitions: tasks at most, for each store; the driver's number of cores.
-        batch_rows: rows of an Arrow batch at most (SQLite).
-        pushdown: whether filters are pushed into the store.
+        partitions: the maximum number of tasks per store; by default the driver's number of cores.
+        batch_rows: the maximum number of rows per Arrow batch (SQLite).
+        selection: which rows; a stream has no such options.
     """
 
-    places: tuple[Place, ...]
+    stores: tuple[SparkStore, ...]
     table: Table
     partitions: int
     batch_rows: int
-    pushdown: bool
+    selection: Selection = Selection()
 
 
 class StreamOptions(NamedTuple):
-    """The options of a stream, beside those of a read.
+    """The options that only a stream has.
 
     Attributes:
         starting_offset: where a stream without a checkpoint begins: 0 is at the first row, None after the last.
-        max_rows: rows of a micro-batch at most; None is all there are.
+        max_rows: the maximum number of rows per micro-batch; None is no limit.
     """
 
     starting_offset: int | None
@@ -50,55 +61,74 @@ class StreamOptions(NamedTuple):
 
 
 _URLS: Final = ("url", "path", "paths")
-#: Between two urls; the hosts of one PostgreSQL url have commas between them, too.
-_NEXT_URL: Final = re.compile(r"\s*,\s*(?=(?:sqlite|postgresql|postgres):)", re.IGNORECASE)
+#: The separator of urls; the hosts of one PostgreSQL url are separated by commas, too.
+_NEXT_URL: Final = re.compile(rf"\s*,\s*(?=(?:{'|'.join(SCHEMES)}):)", re.IGNORECASE)
+#: `pushdown` is an option of version 0.1 without an effect: filters are never pushed (see `_selection`).
 _READ: Final = ("table", "partitions", "batchRows", "pushdown")
 _STREAM: Final = ("startingOffset", "maxRowsPerTrigger")
 
 
-def read_options(given: Mapping[str, str], *, pushdown: bool, is_stream: bool = False) -> ReadOptions:
-    """Return the options of a read, checked.
+def read_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadOptions:
+    """Return the validated options of a read.
 
     Raises:
-        InvalidArgumentError: names everything that is wrong.
+        InvalidArgumentError: names every problem.
     """
-    options = Checked(given, (*_URLS, *_READ, *(_STREAM if is_stream else ())))
-    result = _read(options, pushdown=pushdown)
+    options = Checked(given, (*_URLS, *_READ, *SELECTION, *(_STREAM if is_stream else ())))
+    result = _read(options)
     if is_stream:
         _streamed(options)
         if result.table is not JOURNAL:
             options.wrong.append("only the journal can be streamed; read the table jobs with spark.read")
+        options.refuse(
+            SELECTION, "for batch reads; filter a stream with .where, begin it with startingOffset"
+        )
     options.check()
     return result
 
 
 def table_of(given: Mapping[str, str]) -> Table:
-    """Return the table that a read is about, when it is not known yet whether it is a stream.
+    """Return the table of a batch read or a stream.
 
-    All options are checked: this is when `load()` is called, and whoever calls it sees what is wrong.
+    Spark calls this inside `load()`, so all options are validated here, where the caller sees the error.
     """
-    options = Checked(given, (*_URLS, *_READ, *_STREAM))
-    table = _read(options, pushdown=False).table
+    options = Checked(given, (*_URLS, *_READ, *SELECTION, *_STREAM))
+    table = _read(options).table
     _streamed(options)
     options.check()
     return table
 
 
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
-    """Return what a stream has beyond a read, checked."""
-    options = Checked(given, (*_URLS, *_READ, *_STREAM))
+    """Return the validated options that only a stream has."""
+    options = Checked(given, (*_URLS, *_READ, *SELECTION, *_STREAM))
     result = _streamed(options)
     options.check()
     return result
 
 
-def _read(options: Checked, *, pushdown: bool) -> ReadOptions:
+def _read(options: Checked) -> ReadOptions:
+    options.read("pushdown", boolean, None)
+    table = options.read("table", _table, JOURNAL)
+    selection = _selected(options)
+    options.wrong += selection.problems(table)
     return ReadOptions(
-        options.places(),
-        options.read("table", _table, JOURNAL),
+        options.stores(),
+        table,
         options.read("partitions", _positive, os.cpu_count() or 1),
         options.read("batchRows", _positive, _BATCH_ROWS),
-        options.read("pushdown", boolean, pushdown),
+        selection,
+    )
+
+
+def _selected(options: Checked) -> Selection:
+    return Selection(
+        options.read("minSeq", seq_bound, None),
+        options.read("maxSeq", seq_bound, None),
+        options.read("since", time_bound, None),
+        options.read("until", time_bound, None),
+        options.read("statuses", lambda name, text: status_list(name, _listed(name, text)), None),
+        options.read("types", lambda name, text: type_list(name, _listed(name, text)), None),
     )
 
 
@@ -109,7 +139,7 @@ def _streamed(options: Checked) -> StreamOptions:
 
 
 class Checked:
-    """Options on their way in; problems are collected, then raised together by `check`."""
+    """Reads options one by one; problems are collected and raised together by `check`."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -130,23 +160,29 @@ class Checked:
             self.wrong.append(str(error))
             return default
 
-    def places(self) -> tuple[Place, ...]:
-        """Return the stores named by `url` or `load()`; one of the two."""
+    def refuse(self, names: tuple[str, ...], why: str) -> None:
+        """Refuse known options that are not allowed here."""
+        found = [name for name in names if name.lower() in self._given]
+        if found:
+            self.wrong.append(f"{', '.join(found)}: {why}")
+
+    def stores(self) -> tuple[SparkStore, ...]:
+        """Return the stores named by `url` or by `load()`, not by both."""
         named = [name for name in _URLS if name in self._given]
         if len(named) != 1:
-            how = "stand more than once" if named else "is missing"
+            how = "is given more than once" if named else "is missing"
             self.wrong.append(f'the store\'s url {how}: .option("url", "sqlite:///jobs.db") names it')
             return ()
         urls = _urls(self._given[named[0]])
         if len(set(urls)) < len(urls):
-            self.wrong.append("a url stands twice")
-        places = []
+            self.wrong.append("a url is given twice")
+        found = []
         for url in urls:
             try:
-                places.append(Place.of(url))
+                found.append(store_at(url))
             except InvalidArgumentError as error:
                 self.wrong.append(str(error))
-        return tuple(places)
+        return tuple(found)
 
     def check(self) -> None:
         if self.wrong:
@@ -154,42 +190,61 @@ class Checked:
 
 
 def _urls(text: str) -> list[str]:
-    if text.startswith("["):
-        # `load([…])` writes JSON; `.option("url", […])` writes a list as Python does.
-        for read in (json.loads, ast.literal_eval):
-            try:
-                urls = read(text)
-            except (ValueError, SyntaxError):
-                continue
-            if urls and all(isinstance(url, str) for url in urls):
-                return list(urls)
+    urls = _literal_list(text)
+    if urls and all(isinstance(url, str) for url in urls):
+        return urls
     return _NEXT_URL.split(text)
+
+
+def _listed(name: str, text: str) -> list[str]:
+    """Return several values: a list as `.option` writes it, or a text with commas between them."""
+    values = _literal_list(text)
+    if values is None:
+        return [value.strip() for value in text.split(",")]
+    wrong = [value for value in values if not isinstance(value, str)]
+    if wrong:
+        raise InvalidArgumentError(
+            f"{name} must be a list of texts, got {shown(wrong[0])} in it", field=name, value=values
+        )
+    return values
+
+
+def _literal_list(text: str) -> list[Any] | None:
+    """Return the list that an option holds; None if it is not a list."""
+    if not text.startswith(("[", "(", "{")):
+        return None
+    # `load([…])` writes JSON; `.option("url", […])` writes a list as Python does.
+    for read in (json.loads, ast.literal_eval):
+        try:
+            values = read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(values, list | tuple | set):
+            return list(values)
+    return None
 
 
 def _table(name: str, text: str) -> Table:
     table = TABLES.get(text.lower())
     if table is None:
-        raise InvalidArgumentError(f"{name} must be {' or '.join(TABLES)}, got {shown(text)}")
+        raise invalid(name, " or ".join(TABLES), text)
     return table
 
 
 def _positive(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 2**31 - 1:
-        raise InvalidArgumentError(f"{name} must be a whole number of at least 1, got {shown(text)}")
-    return int(text)
+    return whole_number(name, text, 1, _MAX_INT)
 
 
 def boolean(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise InvalidArgumentError(f"{name} must be true or false, got {shown(text)}")
+        raise invalid(name, "true or false", text)
     return text.lower() == "true"
 
 
 def _offset(name: str, text: str) -> int | None:
     if text.lower() in ("earliest", "latest"):
         return 0 if text.lower() == "earliest" else None
-    if not text.isascii() or not text.isdigit() or int(text) >= 2**63:
-        raise InvalidArgumentError(
-            f"{name} must be earliest, latest, or the seq after which to begin, got {shown(text)}"
-        )
-    return int(text)
+    try:
+        return seq_bound(name, text)
+    except InvalidArgumentError:
+        raise invalid(name, "earliest, latest, or the seq after which to begin", text) from None

@@ -1,12 +1,12 @@
-"""An app on its way to executors: by name where they can import it, by value where nobody could.
+"""Sending an app to executors: by name if they can import it, else by value.
 
-By value means that cloudpickle, which Spark brings along, writes down the functions themselves, with the globals that they
-name. That is for scripts, notebooks and functions inside functions. An app in a module goes by its name, because a module
-is more than its functions: executors import it, from what is installed there, from what Spark was given
-(`addArtifact`), or from the folders on this process's path, where they have the same ones.
+By value means pickled with cloudpickle, which is part of PySpark: the functions themselves, with the globals that they use.
+That is for scripts, notebooks and nested functions. An app in a module is sent by name, because a module is more than its
+functions: executors import it from their installed packages, from Spark's artifacts (`addArtifact`), or from the folders on
+this process's path, if they have the same ones.
 
-The process of a job is forked from a template that imports the app by a name. For an app that came by value this module
-stands in: its attribute `app` is read from the file that `$PENSTOCK_PARCEL` names.
+A job's process is forked from a template process that imports the app by name. For an app sent by value that name is the
+attribute `app` of this module, which is read from the file that `$PENSTOCK_PARCEL` names.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from penstock._process.setup import resolve
 from penstock.app import App
 from penstock.errors import InvalidArgumentError, PenstockError
-from penstock.worker._origin import Origin, find_origin
+from penstock.isolation.setup import resolve
+from penstock.worker.origin import Origin, find_origin
 
 __all__ = ["Parcel", "pack", "shipped_origin"]
 
@@ -33,14 +33,14 @@ VARIABLE: Final = "PENSTOCK_PARCEL"
 
 
 class Parcel(NamedTuple):
-    """An app to be opened elsewhere; made by `pack`.
+    """An app that another process can open; made by `pack`.
 
     Attributes:
-        name: "module:attribute"; empty if it goes by value.
-        modules: more modules that define tasks.
-        value: what cloudpickle wrote; empty if it goes by name.
+        name: "module:attribute"; empty if it is sent by value.
+        modules: further modules that define tasks.
+        value: the pickled app; empty if it is sent by name.
         types: of its tasks.
-        paths: where modules were looked for in the process that packed it.
+        paths: `sys.path` of the process that packed it.
     """
 
     name: str
@@ -53,21 +53,21 @@ class Parcel(NamedTuple):
         """Return the app.
 
         Raises:
-            PenstockError: it cannot be had here; says why, and what to do.
+            PenstockError: it cannot be imported or unpickled here; says why, and what to do.
         """
         for path in self.paths:
             if path not in sys.path and Path(path).exists():
-                sys.path.append(path)  # last: what is installed here goes first
+                sys.path.append(path)  # last: packages installed here take precedence
         try:
-            app = pickle.loads(self.value) if self.value else self._imported()  # noqa: S301  # our own driver wrote it
+            app = pickle.loads(self.value) if self.value else self._imported()  # noqa: S301  # written by the driver of this fleet
         except Exception as error:
             raise PenstockError(self._refusal(error)) from error
         if not isinstance(app, App):
-            raise PenstockError(f"{self.name} is no penstock.App")
+            raise PenstockError(f"{self.name} is not a penstock.App")
         missing = sorted(set(self.types) - set(app.tasks))
         if missing:
             raise PenstockError(
-                f"{self.name} as imported there has no handler for {', '.join(missing)}: it is another"
+                f"{self.name} as imported on the executor has no handler for {', '.join(missing)}: it is another"
                 " version, or they are defined only after the import"
             )
         return app
@@ -83,23 +83,23 @@ class Parcel(NamedTuple):
         what = f"import {self.name}" if self.name else "read the app"
         text = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
         return (
-            f"the executor cannot {what}: {text}. Install what is missing there, or give Spark its"
+            f"the executor cannot {what}: {text}. Install what is missing there, or give Spark the"
             " file: spark.addArtifact('shop.py', pyfile=True), or penstock fleet --py-file shop.py"
         )
 
 
 def pack(app: App) -> Parcel:
-    """Make an app ready to be sent.
+    """Return an app as it is sent to executors.
 
     Raises:
-        InvalidArgumentError: it can be imported from nowhere, and what it is made of cannot be written down.
+        InvalidArgumentError: it can neither be imported nor be pickled.
     """
     origin = _importable(app)
     types = tuple(app.tasks)
     if origin is not None:
         paths = tuple(str(Path(path).absolute()) for path in sys.path)
         return Parcel(origin.target, origin.modules, b"", types, paths)
-    # Not at the top: templates import this module, and few of them need that one.
+    # Not at the top: template processes import this module, and few of them need cloudpickle.
     cloudpickle = importlib.import_module("pyspark.cloudpickle")
     try:
         value = cloudpickle.dumps(app)
@@ -123,11 +123,11 @@ def _importable(app: App) -> Origin | None:
 
 @contextmanager
 def shipped_origin(parcel: Parcel) -> Iterator[Origin | None]:
-    """Let templates of this process have an app that came by value, while the block runs; None if it came by name."""
+    """Let template processes import an app that was sent by value, inside the block; None if it was sent by name."""
     if not parcel.value:
         yield None
         return
-    # Spark removes its local folders also after a process that was killed.
+    # Spark removes its local folders even if this process is killed.
     folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     descriptor, file = tempfile.mkstemp(prefix="penstock-", dir=folder if Path(folder).is_dir() else None)
     try:
@@ -143,6 +143,6 @@ def shipped_origin(parcel: Parcel) -> Iterator[Origin | None]:
 def __getattr__(name: str) -> Any:
     if name != "app" or VARIABLE not in os.environ:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    parcel = Parcel(*pickle.loads(Path(os.environ[VARIABLE]).read_bytes()))  # noqa: S301  # our own parent wrote it
+    parcel = Parcel(*pickle.loads(Path(os.environ[VARIABLE]).read_bytes()))  # noqa: S301  # written by the parent process
     app = globals()["app"] = parcel.open()
     return app

@@ -1,4 +1,4 @@
-"""What batch and stream reads have in common: asking stores how far they reach, and dividing that among tasks."""
+"""Planning of batch and stream reads: reading the range of `seq` of each store, and dividing it into tasks."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.backends.base import Backend
-from penstock.clock import to_micros
+from penstock.backends import Backend
 from penstock.errors import InvalidArgumentError
-from penstock.spark._places import Place
-from penstock.spark._scan import Scan
+from penstock.spark._scan import NEWEST, Scan
+from penstock.spark.schemas import JOURNAL
+from penstock.spark.stores import SparkStore
 
-__all__ = ["Range", "Survey", "by_source", "read_range", "split"]
+__all__ = ["Range", "Survey", "by_source", "planned", "read_range", "split"]
 
-#: Fewer rows are not worth a task.
+#: The minimum number of rows that justifies a task.
 _ROWS_PER_TASK: Final = 100_000
 
 
 @dataclass(frozen=True)
 class Range(InputPartition):
-    """The rows of one store whose numbers lie from `first` to `last`."""
+    """The rows of one store whose `seq` is from `first` to `last`."""
 
     scan: Scan
     first: int
@@ -35,40 +35,51 @@ class Range(InputPartition):
 
 @dataclass(frozen=True)
 class Survey:
-    """What a store said when a read was planned."""
+    """The first and the last `seq` of a store when a read was planned."""
 
-    place: Place
+    store: SparkStore
     source: str
     first: int
     last: int
-    now: int
 
     @classmethod
-    def of(cls, place: Place, backend: Backend, *, is_journal: bool) -> Survey:
-        # On PostgreSQL the first of these numbers what was committed: only numbered rows can be read.
-        first, last = backend.journal_span() if is_journal else backend.jobs_span()
-        return cls(place, backend.store_id(), first, last, to_micros(backend.now()))
+    def of(cls, store: SparkStore, backend: Backend, *, is_journal: bool) -> Survey:
+        # On PostgreSQL `journal_span` first assigns `seq` to committed rows: rows without one cannot be read.
+        first, last = backend.journal.span() if is_journal else backend.reading.jobs_span()
+        return cls(store, backend.journal.store_id(), first, last)
 
 
 def by_source(surveys: Iterable[Survey]) -> dict[str, Survey]:
     """Return surveys by their store's id.
 
     Raises:
-        InvalidArgumentError: two places are the same store.
+        InvalidArgumentError: two urls name the same store.
     """
     found: dict[str, Survey] = {}
     for survey in surveys:
         other = found.setdefault(survey.source, survey)
         if other is not survey:
             raise InvalidArgumentError(
-                f"{survey.place.shown} and {other.place.shown} are the same store ({survey.source}); name it once",
+                f"{survey.store.location} and {other.store.location} are the same store ({survey.source}); name it once",
                 field="url",
             )
     return found
 
 
+def planned(scan: Scan, first: int, last: int, most: int) -> list[Range]:
+    """Return the ranges of a batch read.
+
+    The last range of the table jobs has no end: Spark plans a DataFrame once, and it includes jobs that are added later.
+    """
+    ranges = split(scan, first, last, most)
+    if scan.table is JOURNAL:
+        return ranges
+    begin = ranges.pop().first if ranges else max(first, 1)
+    return [*ranges, Range(scan, begin, NEWEST)]
+
+
 def split(scan: Scan, first: int, last: int, most: int) -> list[Range]:
-    """Divide a range of numbers among at most so many tasks, none of them too small to be worth it."""
+    """Divide a range of `seq` into at most `most` ranges, none of them too small to justify a task."""
     rows = last - first + 1
     if rows < 1:
         return []
@@ -78,7 +89,7 @@ def split(scan: Scan, first: int, last: int, most: int) -> list[Range]:
 
 
 def read_range(partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Read a planned range; what Spark plans for nothing at all has no rows."""
+    """Read a planned range; the partition that Spark makes for an empty plan has no rows."""
     if not isinstance(partition, Range):
         return iter(())
     return partition.scan.batches(partition.first, partition.last, to_arrow_schema(schema, timezone="UTC"))

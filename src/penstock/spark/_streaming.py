@@ -1,7 +1,7 @@
 """The journal as a stream: offsets are `{store id: seq}`, the last row read of each store.
 
-Numbers are given after the commit, so whoever has read up to a number never finds a new row at or below it: an offset
-loses nothing. Rows never change: a batch that is read again after a crash is the same batch.
+`seq` is assigned after the commit, so no new row ever appears at or below an offset, and no row is missed. Rows never change:
+a batch that is read again after a crash has the same rows.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.errors import BackendError, InvalidArgumentError, PenstockError
 from penstock.spark._options import ReadOptions, StreamOptions
-from penstock.spark._places import Identity, Place
 from penstock.spark._planning import Survey, by_source, read_range, split
 from penstock.spark._scan import Scan
 from penstock.spark.schemas import JOURNAL, columns_of
+from penstock.spark.stores import FileIdentity, SparkStore
 
 __all__ = ["RefusedReader", "StreamReader"]
 
@@ -33,7 +33,7 @@ Offset = dict[str, int]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans and reads micro-batches. Lives in the driver as long as the query; its copies in tasks only read."""
+    """Plans and reads micro-batches. One object plans in the driver for the whole query; its copies in tasks read."""
 
     def __init__(self, options: ReadOptions, stream: StreamOptions, schema: StructType) -> None:
         self._options = options
@@ -41,7 +41,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._columns = tuple(columns_of(JOURNAL, schema.fields))
         self._target: Offset | None = None
-        self._backends: dict[Place, tuple[Identity, Backend]] = {}
+        self._backends: dict[SparkStore, tuple[FileIdentity, Backend]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_backends": {}}
@@ -54,7 +54,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for each in surveys.values():
             if begin is not None and begin > each.last:
                 raise InvalidArgumentError(
-                    f"startingOffset is {begin}, but the journal of {each.place.shown} ends at {each.last};"
+                    f"startingOffset is {begin}, but the journal of {each.store.location} ends at {each.last};"
                     " to begin after its last row, say latest",
                     field="startingOffset",
                     value=begin,
@@ -83,7 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self.reportLatestOffset()
 
     def _available(self, survey: Survey, after: int) -> range:
-        """Return the numbers that can be read now; those of archived rows at the beginning are passed over."""
+        """Return the `seq` of the rows that can be read now, without archived rows at the beginning."""
         _check_reaches(survey, after)
         last = (
             survey.last if self._target is None else min(survey.last, self._target.get(survey.source, after))
@@ -95,13 +95,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         options = self._options
         surveys = self._surveys()
-        # A batch that was planned before a restart comes here first. Without these it would be taken for read.
+        # A batch that was planned before a restart comes here first, and would be recorded as read without these checks.
         _check_known({**start, **end}, surveys)
         for source, last in end.items():
             _check_reaches(surveys[source], last)
         ranges: list[InputPartition] = []
         for source, survey in surveys.items():
-            scan = Scan(survey.place, source, JOURNAL, self._columns, "", options.batch_rows, survey.now)
+            scan = Scan(survey.store, source, JOURNAL, self._columns, "", options.batch_rows)
             ranges += split(scan, start.get(source, 0) + 1, end.get(source, 0), options.partitions)
         return ranges
 
@@ -116,31 +116,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- stores -------------------------------------------------------------------------------------------------
 
     def _surveys(self) -> dict[str, Survey]:
-        """Ask each store how far its journal reaches.
+        """Return the range of each store's journal, in the order of store ids.
 
-        In the order of their ids: Spark compares offsets as texts, and urls may be named in another order.
+        Spark compares offsets as texts, so their order must not depend on the order of the urls.
         """
-        surveys = [Survey.of(place, self._opened(place), is_journal=True) for place in self._options.places]
+        surveys = [Survey.of(store, self._opened(store), is_journal=True) for store in self._options.stores]
         return dict(sorted(by_source(surveys).items()))
 
-    def _opened(self, place: Place) -> Backend:
-        """Return an open store. It stays open between batches, which come often, unless another file takes its place."""
-        identity = place.identity()
-        known, backend = self._backends.get(place, (None, None))
+    def _opened(self, store: SparkStore) -> Backend:
+        """Return the open backend of a store; it stays open between batches, unless another file takes its place."""
+        identity = store.file_identity()
+        known, backend = self._backends.get(store, (None, None))
         if backend is not None and known == identity:
             return backend
         if backend is not None:
-            del self._backends[place]
+            del self._backends[store]
             backend.close()
-        backend = place.open_existing()
-        self._backends[place] = (identity, backend)
+        backend = store.open_existing()
+        self._backends[store] = (identity, backend)
         return backend
 
 
 class RefusedReader(DataSourceStreamReader):
-    """Stands for a stream that cannot be: says why as soon as it is used.
+    """Raises why a stream was refused as soon as it is used.
 
-    If no reader is returned at all, what Spark says last is an error of its own.
+    If `streamReader` raised instead, Spark would end with an error of its own.
     """
 
     def __init__(self, error: PenstockError) -> None:
@@ -172,13 +172,13 @@ def _check_known(start: Mapping[str, int], surveys: Mapping[str, Survey]) -> Non
 def _check_reaches(survey: Survey, seq: int) -> None:
     if seq > survey.last:
         raise BackendError(
-            f"the stream has come to {seq} in {survey.place.shown}, but its journal ends at {survey.last}: "
+            f"the stream has read up to {seq} of {survey.store.location}, but its journal ends at {survey.last}: "
             "an older copy has taken its place; begin with a new checkpoint"
         )
 
 
 def _shared(available: Mapping[str, int], most: int) -> dict[str, int]:
-    """Divide a number of rows among stores, evenly as far as they have them."""
+    """Divide a number of rows among stores as evenly as their rows allow."""
     taken: dict[str, int] = {}
     for left, source in zip(
         range(len(available), 0, -1), sorted(available, key=available.__getitem__), strict=True

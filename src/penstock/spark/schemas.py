@@ -1,7 +1,6 @@
-"""The tables `journal` and `jobs`, column by column: name, Spark's type, meaning, and the stored columns it is made of.
+"""The columns of the tables `journal` and `jobs`: name, Spark's type, meaning, and the stored columns each is made of.
 
-This is the one place where that is written down. The source reads by it, the lake begins with it, and the reference page
-is made from it (`python -m penstock.spark.schemas`).
+The data source, the lake and the reference page (`python -m penstock.spark.schemas`) are all made from these definitions.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class Column(NamedTuple):
         name: as users see it.
         type: Spark's, as DDL.
         doc: what it means.
-        parts: the stored columns it is made of; none for what the store does not hold.
-        form: how the parts become the value (`_convert`): "plain", "bool", "time", "texts", "bytes", "retry",
+        parts: the stored columns it is made of; empty for a column that is not stored.
+        form: how the parts are converted to the value (`_convert`): "plain", "bool", "time", "texts", "bytes", "retry",
             "payload", "timeouts" or "source".
     """
 
@@ -44,7 +43,7 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table that can be read: what users call it, what it is called in the store, and its columns."""
+    """A table that can be read: its name for users, its name in the store, and its columns."""
 
     name: str
     stored: str
@@ -55,7 +54,7 @@ class Table(NamedTuple):
         return next((column for column in self.columns if column.name == name), None)
 
 
-#: What stored columns hold that are neither text nor blobs: whole numbers.
+#: Stored columns that hold integers; the others hold texts or blobs.
 NUMBERS: Final = frozenset(
     {
         "seq", "recorded_at", "n", "attempt", "retry_count", "failures", "max_attempts", "priority", "due_at",
@@ -63,7 +62,7 @@ NUMBERS: Final = frozenset(
         "created_at", "attempt_started_at", "last_retry_at", "finalized_at", "updated_at", "{scheduled_at}",
     }
 )  # fmt: skip
-#: Kept outside the job's row, in tables of their own.
+#: Columns that are stored in tables of their own.
 BLOBS: Final = ("payload", "result", "checkpoint")
 
 
@@ -90,7 +89,7 @@ def _blob(name: str, doc: str) -> Column:
 SOURCE: Final = Column(
     "source",
     "string",
-    "The id of the store that the row comes from: 32 hexadecimal digits, made with the store.",
+    "The id of the store that the row comes from: 32 hexadecimal digits.",
     (),
     "source",
 )
@@ -98,33 +97,31 @@ SOURCE: Final = Column(
 JOURNAL: Final = Table(
     "journal",
     "journal",
-    "Every change of every job, one row each, never rewritten.",
+    "One row per change of a job; rows never change.",
     (
         SOURCE,
-        _plain(
-            "seq", "bigint", "The row's number in its store: 1, 2, 3 … without gaps, in the order of commits."
-        ),
+        _plain("seq", "bigint", "The row's number in its store: 1, 2, 3 … without gaps, in commit order."),
         _time("recorded_at", "When the change was made, by the store's clock."),
         _text("job_id", "The job."),
         _plain("n", "int", "The number of the change among those of the job: 1 for its first row."),
         _text("type", "The job's type."),
-        _text("verb", "What was done: `enqueue`, `claim`, `complete`, `fail`, `delete` …"),
+        _text("verb", "The operation: `enqueue`, `claim`, `complete`, `fail`, `delete` …"),
         _text("from_status", "The status before the change; null on the job's first row."),
-        _text("status", "The status after it."),
-        _plain("attempt", "int", "How often the job had been claimed by then."),
-        _plain("retry_count", "int", "How often it had failed or been handed back."),
+        _text("status", "The status after the change."),
+        _plain("attempt", "int", "How often the job had been claimed."),
+        _plain("retry_count", "int", "How often it had failed or been released."),
         _plain("failures", "int", "How many of its attempts counted as failed."),
         _plain("max_attempts", "int", "How many attempts its policy allows; null is no limit."),
         _plain("priority", "int", "0 CRITICAL to 4 BULK."),
         _texts("key", "The parts of its key; null if it has none."),
         _texts("tags", "Its tags."),
         _text("idempotency_key", "Its idempotency key, if it has one."),
-        _text("assignee_id", "Who holds it, or held it last."),
-        _time("due_at", "Not to be claimed before this moment; null is at once."),
+        _text("assignee_id", "Its current or last assignee."),
+        _time("due_at", "It is not claimed before this moment; null is no delay."),
         _text("error_category", "The category of the latest failure: `temporary`, `permanent` …"),
-        _text("error_code", "The code that was reported with it."),
-        _text("error_message", "Its message; empty if there is none."),
-        _plain("progress", "int", "Percent done, as last saved."),
+        _text("error_code", "The code that was reported with the failure."),
+        _text("error_message", "The message of the latest failure; empty if there is none."),
+        _plain("progress", "int", "Progress in percent, as last saved."),
         _texts("after", "On the job's first row: the ids that had to complete before it."),
         _texts("after_any", "On the job's first row: the ids of which one had to end before it."),
         _text("parent_id", "On the job's first row: the job that spawned it."),
@@ -136,16 +133,16 @@ JOURNAL: Final = Table(
 JOBS: Final = Table(
     "jobs",
     "job",
-    "The jobs that are stored, as they are now.",
+    "The stored jobs in their current state.",
     (
         SOURCE,
         _text("id", "The job's id."),
-        _plain("n", "int", "How many rows the journal has of it."),
-        _text("type", "What is to be done."),
+        _plain("n", "int", "How many journal rows it has."),
+        _text("type", "The job's type."),
         Column(
             "payload",
             "binary",
-            "What it is to be done with; empty if nothing was given.",
+            "The payload; empty if none was given.",
             ("payload",),
             "payload",
         ),
@@ -154,51 +151,56 @@ JOBS: Final = Table(
         Column(
             "retry",
             RETRY_TYPE,
-            "The retry policy, delays in seconds; null is to retry for ever.",
+            "The retry policy, delays in seconds; null is unlimited retries.",
             ("retry",),
             "retry",
         ),
         Column(
             "timeouts",
             TIMEOUTS_TYPE,
-            "How long things may take, in seconds; null is unlimited.",
+            "The time limits in seconds; null is no limit.",
             ("execution", "visibility", "lifetime"),
             "timeouts",
         ),
-        _text("redrive_of", "The dead job that this one is a copy of."),
+        _text("redrive_of", "The dead-lettered job that this one is a copy of."),
         _text("correlation_id", "For tracing."),
-        _text("callback_url", "Who is to be told of its end."),
-        _text("idempotency_key", "The key under which it was submitted only once."),
+        _text("callback_url", "The URL that is called when it ends."),
+        _text("idempotency_key", "The key under which it is submitted only once."),
+        Column(
+            "unique",
+            "string",
+            "How long that key is taken: `while_unfinished`, or null for the store's window.",
+            ("uniqueness",),
+        ),
         _text(
             "trace",
-            "The W3C trace context of whoever submitted it: `traceparent`, then after a space its `tracestate`, if there"
-            " is one.",
+            "The W3C trace context of its submission: `traceparent`, then after a space its `tracestate`, if there is one.",
         ),
-        _time("run_at", "Not before this moment; null is at once."),
+        _time("run_at", "It is not claimed before this moment; null is no delay."),
         _texts("key", "The parts of its key; null if it has none."),
         _texts("after", "The ids that must complete before it."),
         _texts("after_any", "The ids of which one must end before it."),
         _text("parent_id", "The job that spawned it."),
         Column("held", "boolean", "Whether it is claimed by its id only.", ("held",), "bool"),
         _text("status", "Its status, as stored: `initial_pending`, `running`, `completed` …"),
-        _plain("attempt", "int", "How often it has been claimed; the fence of its reports."),
-        _plain("retry_count", "int", "How often it has failed or been handed back."),
+        _plain("attempt", "int", "How often it has been claimed; reports are fenced by it."),
+        _plain("retry_count", "int", "How often it has failed or been released."),
         _plain("failures", "int", "How many of its attempts counted as failed."),
-        _text("assignee_id", "Who holds it, or held it last."),
-        _time("assigned_at", "Since when."),
-        _plain("progress", "int", "Percent done, as last saved."),
-        _text("description", "What it is doing, as last saved."),
-        _blob("checkpoint", "What an attempt saved for the next one."),
-        _blob("result", "What it returned."),
+        _text("assignee_id", "Its current or last assignee."),
+        _time("assigned_at", "When it was last assigned."),
+        _plain("progress", "int", "Progress in percent, as last saved."),
+        _text("description", "The description of its progress, as last saved."),
+        _blob("checkpoint", "The checkpoint that an attempt saved for the next one."),
+        _blob("result", "Its result."),
         _text("error_message", "The message of its latest failure; empty if there is none."),
-        _text("error_category", "Its category: `temporary`, `permanent` …"),
-        _text("error_code", "The code that was reported with it."),
+        _text("error_category", "The category of its latest failure: `temporary`, `permanent` …"),
+        _text("error_code", "The code that was reported with the failure."),
         _time("created_at", "When it was submitted."),
-        _time("scheduled_at", "When it last became ready; null while it is not.", "{scheduled_at}"),
+        _time("scheduled_at", "When it last became ready; null while it is not ready.", "{scheduled_at}"),
         _time("started_at", "When it was first claimed."),
         _time("attempt_started_at", "When it was last claimed."),
-        _time("last_retry_at", "When it last failed or was handed back."),
-        _time("finalized_at", "When it ended; null while it has not."),
+        _time("last_retry_at", "When it last failed or was released."),
+        _time("finalized_at", "When it ended; null before that."),
         _time("updated_at", "When it last changed."),
     ),
 )
@@ -208,7 +210,7 @@ TABLES: Final = {table.name: table for table in (JOURNAL, JOBS)}
 
 def struct_of(table: Table) -> StructType:
     """Return a table's columns as Spark's schema."""
-    from pyspark.sql import types as T  # noqa: PLC0415 - the page of reference needs no Spark
+    from pyspark.sql import types as T  # noqa: PLC0415 - the reference page needs no Spark
 
     texts = T.ArrayType(T.StringType())
     retry = T.StructType(
@@ -240,10 +242,10 @@ def struct_of(table: Table) -> StructType:
 
 
 def columns_of(table: Table, schema: Sequence[StructField]) -> list[Column]:
-    """Return the columns that a schema given by the user asks for, in its order.
+    """Return the columns of a user's schema, in its order.
 
     Raises:
-        InvalidArgumentError: a column that the table does not have, or has as another type; names all of them.
+        InvalidArgumentError: columns are unknown or of another type; names all of them.
     """
     known = {field.name: field for field in struct_of(table)}
     wanted: list[Column] = []

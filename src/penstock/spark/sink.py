@@ -1,98 +1,142 @@
-"""The sink `penstock`: the rows of a DataFrame become jobs, all or none, and none of them twice.
+"""The sink `penstock`: the rows of a DataFrame become jobs, all or none, and none twice.
 
     df.write.format("penstock").option("url", url).mode("append").save()
     df.writeStream.format("penstock").option("url", url).option("checkpointLocation", folder).start()
 
-Options (names without regard to case):
+Options (names are case-insensitive):
     url         the store
     ids         generate: rows without id and idempotency_key get random ids; a rerun then adds them again
-    atomic      false: more than 1,000,000 rows, published in portions (batch writes only)
-    stagingDir  SQLite: where rows wait until all of them are known to be good; beside the store
+    atomic      false: publish in portions; required above 1,000,000 rows (batch writes only)
+    stagingDir  SQLite: a folder for rows that are not published yet; default: beside the store
+    reportFile  a file on the driver's machine for {"added": …, "skipped": …} (batch writes only)
 
-What happens when:
+A batch write also logs how many rows were added and skipped, to stderr if logging is not configured.
 
-    tasks      check every row and stage what it becomes (`_staging`); nothing is a job yet
-    driver     if a row was bad: says which, nothing was stored
-               else publishes the stages of the attempts that won, in one transaction of the store
-    afterwards the stages are removed; those of a driver that died, by the next write a day later
+Steps of a write:
 
-A job whose id, or idempotency key, is stored is left out: so a rerun of the same write adds what is missing. A stream also
-notes (query, batch) in the same transaction: a batch that is run again after a restart adds nothing, even if its jobs were
-deleted since or had no ids of their own.
+    tasks      validate every row and stage it (`penstock.spark.stores`); nothing is a job yet
+    driver     raises if a row is invalid, and nothing is stored; else it publishes the stages of the task attempts
+               that won, in one transaction of the store
+    cleanup    the stages are removed; those of a driver that died, by a write at least a day later
+
+A row whose id or idempotency key is already stored is skipped, so a rerun of the same write adds what is missing. A stream
+also records (query, batch) in the same transaction: a batch that is repeated after a restart adds nothing, even if its jobs
+were deleted since or had generated ids.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from penstock.backends._options import StoreOptions
-from penstock.errors import BackendError, InvalidArgumentError, JobExistsError, QueueBlockedError, shown
+from penstock.backends.engine import arguments
+from penstock.backends.options import StoreOptions
+from penstock.errors import (
+    BackendError,
+    InvalidArgumentError,
+    JobExistsError,
+    QueueBlockedError,
+    invalid,
+    shown,
+)
 from penstock.job import Job
 from penstock.spark._options import Checked, boolean
-from penstock.spark._places import Place
 from penstock.spark._rows import Problem, RowReader, check_schema, pack, unpack
-from penstock.spark._staging import Staging, staging_of
+from penstock.spark.stores import SparkStore, Staging
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["StreamWriter", "Writer"]
+    from penstock.backends import Backend
 
-_MOST_ATOMIC: Final = 1_000_000
+__all__ = ["StreamWriter", "Writer", "Written"]
+
+logger = logging.getLogger("penstock")
+
+_MAX_ATOMIC: Final = 1_000_000
 _PORTION: Final = 50_000
 _CHUNK_ROWS: Final = 1_000
 _CHUNK_BYTES: Final = 8 << 20
-#: Another writer may store the same ids between our look and our insert; then we look again.
-_TRIES: Final = 5
+#: Another writer may store the same ids between the query and the insert; then both are repeated.
+_MAX_TRIES: Final = 5
 
 
 class SinkOptions(NamedTuple):
     """The options of a write; see the module."""
 
-    place: Place
+    store: SparkStore
     staging_dir: str | None
     is_atomic: bool
     generates_ids: bool
+    report_file: str | None = None
 
 
+class Written(msgspec.Struct, frozen=True):
+    """How many rows of a write became jobs, and how many were skipped because their id or key was already stored."""
+
+    added: int
+    skipped: int
+
+
+_MAX_PATH: Final = 4_096
 _NAMES: Final = ("url", "path", "ids", "stagingDir")
+_BATCH_NAMES: Final = ("atomic", "reportFile")
 
 
 def sink_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
-    """Return the options of a write, checked.
+    """Return the validated options of a write.
 
     Raises:
-        InvalidArgumentError: names everything that is wrong.
+        InvalidArgumentError: names every problem.
     """
-    options = Checked(given, (*_NAMES, "checkpointLocation") if is_stream else (*_NAMES, "atomic"))
-    places = options.places()
-    if len(places) > 1:
+    options = Checked(given, (*_NAMES, "checkpointLocation") if is_stream else (*_NAMES, *_BATCH_NAMES))
+    stores = options.stores()
+    if len(stores) > 1:
         options.wrong.append("a frame is written to one store: give one url")
     generates = options.read("ids", _ids, False)
     atomic = options.read("atomic", boolean, True)
-    folder = options.read("stagingDir", lambda _, text: text, None)
-    if folder is not None and places and places[0].kind != "sqlite":
+    folder = options.read("stagingDir", _path, None)
+    if folder is not None and stores and not stores[0].stages_in_files:
         options.wrong.append("stagingDir is for SQLite; PostgreSQL stages in tables")
+    report_file = options.read("reportFile", _new_file, None)
     options.check()
-    return SinkOptions(places[0], folder, atomic, generates)
+    return SinkOptions(stores[0], folder, atomic, generates, report_file)
+
+
+def _path(name: str, text: str) -> str:
+    return arguments.text(name, text, _MAX_PATH)
+
+
+def _new_file(name: str, text: str) -> str:
+    path = Path(_path(name, text)).absolute()
+    try:
+        if path.parent.is_dir() and not path.is_dir():
+            return str(path)
+    except OSError:  # not a valid file name
+        pass
+    raise InvalidArgumentError(f"{name} must name a file in a folder that is there, got {shown(text)}")
 
 
 def _ids(name: str, text: str) -> bool:
     if text.lower() != "generate":
-        raise InvalidArgumentError(f"{name} must be generate, or left out, got {shown(text)}")
+        raise invalid(name, "generate, or left out", text)
     return True
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task attempt tells the driver: where its rows are, and what was wrong with others."""
+    """The commit message of a task attempt: where its rows are staged, and which rows are invalid."""
 
     group: str
     name: str
@@ -103,7 +147,7 @@ class Staged(WriterCommitMessage):
 
 
 class _Sink:
-    """What batch and stream writers share. Made on the driver, pickled to tasks."""
+    """The base of batch and stream writers. Made on the driver, pickled to tasks."""
 
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
@@ -122,13 +166,13 @@ class _Sink:
 
     def _prepared(self) -> Staging:
         options = self._options
-        with options.place.open_backend() as backend:
+        with options.store.open_backend() as backend:
             if backend.is_blocked():
                 raise QueueBlockedError
-            return staging_of(options.place, backend.store_id(), options.staging_dir)
+            return options.store.new_staging(backend.journal.store_id(), options.staging_dir)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Check a task's rows and stage them."""
+        """Validate a task's rows and stage them."""
         self._staging.check()
         context = TaskContext.get()
         reader = RowReader(
@@ -144,20 +188,28 @@ class _Sink:
 
     def publish(
         self, messages: Sequence[Staged], *, writer: str | None = None, batch: int | None = None
-    ) -> None:
-        """Make jobs of what the tasks staged."""
+    ) -> Written:
+        """Store the staged rows as jobs; return how many were added and skipped."""
         try:
             self._check(messages, is_stream=writer is not None)
-            with self._options.place.open_backend() as backend:
+            with self._options.store.open_backend() as backend:
                 if self._options.is_atomic:
-                    _repeated(lambda: backend.publish_jobs(self._jobs(messages), writer=writer, batch=batch))
-                    return
-                _check_unique(lambda: self._jobs(messages))
-                jobs = self._jobs(messages)
-                while portion := list(itertools.islice(jobs, _PORTION)):
-                    _repeated(lambda: backend.publish_jobs(portion))
+                    added = _repeated(
+                        lambda: backend.publish_jobs(self._jobs(messages), writer=writer, batch=batch)
+                    )
+                else:
+                    added = self._publish_portions(backend, messages)
         finally:
             self.clear(messages)
+        return Written(added, sum(message.rows for message in messages) - added)
+
+    def _publish_portions(self, backend: Backend, messages: Sequence[Staged]) -> int:
+        _check_unique(lambda: self._jobs(messages))
+        jobs = self._jobs(messages)
+        added = 0
+        while portion := list(itertools.islice(jobs, _PORTION)):
+            added += _repeated(partial(backend.publish_jobs, portion))
+        return added
 
     def _check(self, messages: Sequence[Staged], *, is_stream: bool) -> None:
         refused = sum(message.refused for message in messages)
@@ -169,14 +221,14 @@ class _Sink:
                 f"{refused} rows cannot become jobs, so none was stored: {listed}{more}", field="rows"
             )
         rows = sum(message.rows for message in messages)
-        if rows > _MOST_ATOMIC and self._options.is_atomic:
-            way_out = (
-                "let a batch have less, for example by maxRowsPerTrigger"
+        if rows > _MAX_ATOMIC and self._options.is_atomic:
+            remedy = (
+                "make batches smaller, for example with maxRowsPerTrigger"
                 if is_stream
-                else 'say .option("atomic", "false") to have them published in portions'
+                else 'set .option("atomic", "false") to publish them in portions'
             )
             raise InvalidArgumentError(
-                f"{rows} rows are too many for one transaction (at most {_MOST_ATOMIC}); {way_out}",
+                f"{rows} rows are too many for one transaction (at most {_MAX_ATOMIC}); {remedy}",
                 field="rows",
                 value=rows,
             )
@@ -198,17 +250,24 @@ class _Sink:
 
 
 class Writer(_Sink, DataSourceArrowWriter):
-    """Writes a frame: one object is made for a write, used by its tasks, and asked to commit."""
+    """Writes a DataFrame: one object per write, pickled to its tasks, and used again for the commit."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.publish([message for message in messages if isinstance(message, Staged)])
+        written = self.publish([message for message in messages if isinstance(message, Staged)])
+        if self._options.report_file is not None:
+            try:
+                Path(self._options.report_file).write_bytes(msgspec.json.encode(written))
+            except OSError as error:  # the jobs are stored, with or without a report
+                _log(f"reportFile {self._options.report_file} could not be written: {error.strerror}")
+        location = self._options.store.location
+        _log(f"{location}: {written.added} rows added, {written.skipped} skipped (already stored)")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self.clear(message for message in messages if isinstance(message, Staged))
 
 
 class StreamWriter(_Sink, DataSourceStreamArrowWriter):
-    """Writes micro-batches. Each commit is made by another object, so what it needs is in the messages."""
+    """Writes micro-batches. Each commit is made by another object, so all it needs is in the messages."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         staged = [message for message in messages if isinstance(message, Staged)]
@@ -218,7 +277,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         (query,) = queries
         if query is None:
             raise BackendError(
-                "Spark does not tell tasks the id of their query, so batches cannot be told apart"
+                "Spark did not pass the id of the query to its tasks, so batches cannot be distinguished"
             )
         self.publish(staged, writer=f"spark:{query}", batch=batchId)
 
@@ -226,8 +285,15 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         self.clear(message for message in messages if isinstance(message, Staged))
 
 
+def _log(text: str) -> None:
+    """Log a line, or write it to stderr: Spark commits in a process of its own, where logging is not configured."""
+    logger.info(text)
+    if not logger.hasHandlers():
+        sys.stderr.write(f"penstock: {text}\n")
+
+
 def _chunks(reader: RowReader, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
-    """Yield packed jobs, neither many nor large at a time."""
+    """Yield packed jobs in chunks of limited number and size."""
     jobs: list[Job] = []
     size = 0
     for batch in batches:
@@ -242,19 +308,18 @@ def _chunks(reader: RowReader, batches: Iterator[pa.RecordBatch]) -> Iterator[by
         yield pack(jobs)
 
 
-def _repeated(publish: Callable[[], int]) -> None:
-    for left in reversed(range(_TRIES)):
+def _repeated(publish: Callable[[], int]) -> int:
+    for _ in range(_MAX_TRIES - 1):
         try:
-            publish()
+            return publish()
         except JobExistsError as error:
-            if not left or any("twice" in reason for _, _, reason in error.failed):
+            if any("twice" in reason for _, _, reason in error.failed):
                 raise
-        else:
-            return
+    return publish()
 
 
 def _check_unique(jobs: Callable[[], Iterable[Job]]) -> None:
-    """Refuse ids and keys that stand twice, before the first portion is stored. Remembers eight bytes for each."""
+    """Refuse ids and keys that occur twice, before the first portion is stored. Keeps eight bytes per name in memory."""
     import numpy as np  # noqa: PLC0415 - only here
 
     hashes = np.fromiter((hash(name) for job in jobs() for name in _names(job)), dtype=np.int64)

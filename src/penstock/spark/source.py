@@ -4,26 +4,34 @@
     spark.read.format("penstock").option("url", url).option("table", "jobs").load()
     spark.read.format("penstock").load(["sqlite:///a.db", "sqlite:///b.db"])
 
-Options (names without regard to case):
-    url         a store, or several, as a list or with commas between them; `load(url)` and `load([url, …])` say the same
+Options (names are case-insensitive):
+    url         a store, or several, as a list or with commas between them; `load(url)` and `load([url, …])` are the same
     table       journal (default) or jobs
-    partitions  tasks for each store at most; the driver's number of cores
-    batchRows   rows of an Arrow batch at most; 8192
-    pushdown    whether filters are decided by the store; true after `register`, else false
+    partitions  maximum tasks per store; default: the driver's number of cores
+    batchRows   maximum rows per Arrow batch; default: 8192
 
-and for `spark.readStream` (the journal only):
-    startingOffset     earliest (default), latest, or the seq after which to begin, if there is no checkpoint
-    maxRowsPerTrigger  rows of a micro-batch at most; all there are
+for `spark.read` only, to read a part of a table:
+    minSeq, maxSeq  the first and the last `seq` (journal)
+    since, until    moments with a time zone: `recorded_at` of a journal row, or `created_at` of a job, is not before
+                    `since` and is before `until`
+    statuses        rows with one of these statuses; a list, or with commas between them
+    types           rows of jobs of these types; the same
 
-Spark does not tell a Python source which columns a query needs: name them with `.schema("seq bigint, status string")`, and
-no others are read. A read of the journal sees everything that was committed before it was planned. The same range read
-again gives the same rows, because a journal row never changes. Each task of a read of `jobs` sees the jobs as they are
-when it reads them.
+for `spark.readStream` only (the journal):
+    startingOffset     where to begin without a checkpoint: earliest (default), latest, or the seq after which to begin
+    maxRowsPerTrigger  maximum rows per micro-batch; default: no limit
+
+Spark does not pass the columns that a query needs to a Python source: `.schema("seq bigint, status string")` names the ones
+to read. Filters of Spark are not pushed into the store, because Spark 4.3 would return wrong rows (see `_selection`).
+
+A read of the journal has every row that was committed before it was planned, which is when its DataFrame is first used;
+the same DataFrame always has the same rows, because journal rows never change. A read of `jobs` has the jobs as they are when
+each task reads them, however old the DataFrame is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -32,7 +40,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -44,15 +51,11 @@ from penstock.spark.schemas import JOURNAL, columns_of, struct_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.spark._filters import Pushed
-
-__all__ = ["PenstockSource", "PushingSource"]
+__all__ = ["PenstockSource"]
 
 
 class PenstockSource(DataSource):
-    """The format; see the module."""
-
-    _pushes_by_default = False
+    """The format `penstock`; see the module."""
 
     @classmethod
     def name(cls) -> str:
@@ -62,14 +65,13 @@ class PenstockSource(DataSource):
         return struct_of(table_of(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = self._options()
-        return (PushingReader if options.pushdown else Reader)(options, schema)
+        return Reader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from penstock.spark._streaming import RefusedReader, StreamReader  # noqa: PLC0415 - brings pyarrow along
+        from penstock.spark._streaming import RefusedReader, StreamReader  # noqa: PLC0415 - imports pyarrow
 
         try:
-            options = read_options(self.options, pushdown=False, is_stream=True)
+            options = read_options(self.options, is_stream=True)
             return StreamReader(options, stream_options(self.options), schema)
         except PenstockError as error:
             return RefusedReader(error)
@@ -84,15 +86,6 @@ class PenstockSource(DataSource):
 
         return StreamWriter(sink_options(self.options, is_stream=True), schema, overwrite=overwrite)
 
-    def _options(self) -> ReadOptions:
-        return read_options(self.options, pushdown=self._pushes_by_default)
-
-
-class PushingSource(PenstockSource):
-    """The format on a session that lets filters be pushed. On others, a reader that takes filters is an error."""
-
-    _pushes_by_default = True
-
 
 class Reader(DataSourceReader):
     """Plans and reads a table of one or several stores."""
@@ -103,49 +96,23 @@ class Reader(DataSourceReader):
         self._columns = tuple(columns_of(options.table, schema.fields))
 
     def partitions(self) -> Sequence[InputPartition]:
-        from penstock.spark._filters import Pushed  # noqa: PLC0415 - executors do not need it
-
-        return self._planned(Pushed())
-
-    def _planned(self, wanted: Pushed) -> list[InputPartition]:
-        from penstock.spark._planning import Survey, by_source, split  # noqa: PLC0415 - brings pyarrow along
+        from penstock.spark._planning import Survey, by_source, planned  # noqa: PLC0415 - imports pyarrow
         from penstock.spark._scan import Scan  # noqa: PLC0415 - the same
 
         options = self._options
+        table, selection = options.table, options.selection
         surveys = []
-        for place in options.places:
-            with place.open_existing() as backend:
-                surveys.append(Survey.of(place, backend, is_journal=options.table is JOURNAL))
+        for store in options.stores:
+            with store.open_existing() as backend:
+                surveys.append(Survey.of(store, backend, is_journal=table is JOURNAL))
         ranges: list[InputPartition] = []
         for source, survey in by_source(surveys).items():
-            if wanted.sources is not None and source not in wanted.sources:
-                continue
-            where = wanted.where(survey.place)
-            scan = Scan(
-                survey.place, source, options.table, self._columns, where, options.batch_rows, survey.now
-            )
-            first, last = max(survey.first, wanted.first), min(survey.last, wanted.last)
-            ranges += split(scan, first, last, options.partitions)
+            where = selection.where(survey.store, table)
+            scan = Scan(survey.store, source, table, self._columns, where, options.batch_rows)
+            ranges += planned(scan, *selection.bounds(survey.first, survey.last), options.partitions)
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from penstock.spark._planning import read_range  # noqa: PLC0415 - brings pyarrow along
+        from penstock.spark._planning import read_range  # noqa: PLC0415 - imports pyarrow
 
         return read_range(partition, self._schema)
-
-
-class PushingReader(Reader):
-    """A reader that hands filters to the store. Spark applies them again, so they need not be exact."""
-
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
-        self._filters: list[Filter] = []
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        self._filters = list(filters)
-        return self._filters
-
-    def partitions(self) -> Sequence[InputPartition]:
-        from penstock.spark._filters import pushed  # noqa: PLC0415 - executors do not need it
-
-        return self._planned(pushed(self._filters, self._options.table))

@@ -1,7 +1,7 @@
-"""The tables of a lake, column by column.
+"""The columns of the tables of a lake.
 
-This is the one place where that is written down: tables are written and read by it, and the reference page is made from
-it (`python -m penstock.spark.tables`).
+Tables are written and read by these definitions, and the reference page is made from them (`python -m
+penstock.spark.tables`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["LAKE_TABLES", "LakeColumn", "LakeTable"]
 
 
 class LakeColumn(NamedTuple):
-    """One column: its name, Spark's type, and what it means."""
+    """One column: its name, Spark's type, and its meaning."""
 
     name: str
     type: str
@@ -30,8 +30,8 @@ class LakeTable(NamedTuple):
 
     Attributes:
         name: also the folder's.
-        keys: the columns that tell its rows apart.
-        by_day: whether its files lie in a folder for each day, which readers see as one more column, `day`.
+        keys: the columns that identify a row.
+        by_day: whether its files are in one folder per day, which readers see as one more column, `day`.
     """
 
     name: str
@@ -46,24 +46,24 @@ class LakeTable(NamedTuple):
 
     def struct(self) -> StructType:
         """Return the columns of its files as Spark's schema."""
-        from pyspark.sql.types import StructType  # noqa: PLC0415  # the page of reference needs no Spark
+        from pyspark.sql.types import StructType  # noqa: PLC0415  # the reference page needs no Spark
 
         return cast("StructType", StructType.fromDDL(self.ddl))
 
     @property
     def ddl(self) -> str:
-        """Return the same as text, which takes fewer calls into the JVM."""
+        """The columns as DDL, which takes fewer calls into the JVM."""
         return ", ".join(f"`{each.name}` {each.type}" for each in self.columns)
 
 
 _C = LakeColumn
 _SOURCE = _C("source", "string", "The id of the store that the row comes from.")
 _JOB = _C("job_id", "string", "The job's id.")
-_HISTORY = _C("history", "int", "1, and 2, 3 … if the id was used again after its job had been removed.")
+_HISTORY = _C("history", "int", "1; 2, 3 … if the id was used again after its job was removed.")
 
 EVENTS: Final = LakeTable(
     "events",
-    "The journal as it was written: one row for every change of every job. `day` is that of `recorded_at`.",
+    "The journal as it was written: one row per change of a job. `day` is that of `recorded_at`.",
     ("source", "seq"),
     tuple(_C(each.name, each.type, each.doc) for each in JOURNAL.columns),
     by_day=True,
@@ -71,7 +71,7 @@ EVENTS: Final = LakeTable(
 
 ATTEMPTS: Final = LakeTable(
     "attempts",
-    "One row for each attempt that has ended. An attempt that was given up and reports later is amended."
+    "One row per ended attempt. The row of a lost attempt is amended if it reports later."
     " `day` is that of `ended_at`.",
     ("source", "job_id", "history", "attempt"),
     (
@@ -82,33 +82,38 @@ ATTEMPTS: Final = LakeTable(
         _C("type", "string", "The job's type."),
         _C("key", "array<string>", "The parts of the job's key; null if it has none."),
         _C("tags", "array<string>", "The job's tags when the attempt ended."),
-        _C("assignee_id", "string", "Who made the attempt."),
+        _C("assignee_id", "string", "The assignee of the attempt."),
         _C(
             "ready_at",
             "timestamp",
-            "Since when it could have been claimed: due, its dependencies met, its key's turn come.",
+            "When it became claimable: due, its dependencies met, and first of its key.",
         ),
         _C("started_at", "timestamp", "When it was claimed."),
-        _C("ended_at", "timestamp", "When it was reported, or given up."),
+        _C("ended_at", "timestamp", "When it was reported or lost."),
         _C("wait_seconds", "double", "From `ready_at` to `started_at`."),
         _C("run_seconds", "double", "From `started_at` to `ended_at`."),
         _C("outcome", "string", "The status that ended it: `completed`, `failed_retry`, `unknown_retry` …"),
         _C("error_category", "string", "The category of its failure, if it failed."),
-        _C("error_code", "string", "The code that was reported with it."),
-        _C("error_message", "string", "Its message; null if there is none."),
+        _C("error_code", "string", "The code that was reported with the failure."),
+        _C("error_message", "string", "The message of its failure; null if there is none."),
+        _C(
+            "released",
+            "boolean",
+            "Whether it was released without counting: by a worker that stopped, or with a wave of `run_frames`.",
+        ),
     ),
     by_day=True,
 )
 
 JOBS: Final = LakeTable(
     "jobs",
-    "What each job is by its latest row. A job that was removed from the store stays here, with `removed_at`.",
+    "The state of each job after its latest journal row. A job that was removed from the store stays here, with `removed_at`.",
     ("source", "job_id", "history"),
     (
         _SOURCE,
         _JOB,
         _HISTORY,
-        _C("n", "int", "How many rows the journal has of it."),
+        _C("n", "int", "How many journal rows it has."),
         _C("type", "string", "Its type."),
         _C("key", "array<string>", "The parts of its key; null if it has none."),
         _C("tags", "array<string>", "Its tags."),
@@ -116,25 +121,25 @@ JOBS: Final = LakeTable(
         _C("idempotency_key", "string", "Its idempotency key, if it has one."),
         _C("status", "string", "Its status: `initial_pending`, `running`, `completed` …"),
         _C("attempt", "int", "How often it has been claimed."),
-        _C("retry_count", "int", "How often it has failed or been handed back."),
+        _C("retry_count", "int", "How often it has failed or been released."),
         _C("failures", "int", "How many of its attempts counted as failed."),
         _C("max_attempts", "int", "How many attempts its policy allows; null is no limit."),
-        _C("assignee_id", "string", "Who holds it, or held it last."),
-        _C("due_at", "timestamp", "Not to be claimed before this moment; null is at once."),
-        _C("progress", "int", "Percent done, at its latest change."),
+        _C("assignee_id", "string", "Its current or last assignee."),
+        _C("due_at", "timestamp", "It is not claimed before this moment; null is no delay."),
+        _C("progress", "int", "Progress in percent, at its latest change."),
         _C("error_category", "string", "The category of its latest failure."),
-        _C("error_code", "string", "The code that was reported with it."),
-        _C("error_message", "string", "Its message; empty if there is none."),
+        _C("error_code", "string", "The code that was reported with the failure."),
+        _C("error_message", "string", "The message of its latest failure; empty if there is none."),
         _C("after", "array<string>", "The ids that had to complete before it."),
         _C("after_any", "array<string>", "The ids of which one had to end before it."),
         _C("parent_id", "string", "The job that spawned it."),
-        _C("enqueued_at", "timestamp", "When it was stored."),
+        _C("enqueued_at", "timestamp", "When it was enqueued."),
         _C("started_at", "timestamp", "When it was first claimed."),
-        _C("finalized_at", "timestamp", "When it ended; null while it has not."),
-        _C("removed_at", "timestamp", "When it was deleted or cleaned up; null while the store has it."),
+        _C("finalized_at", "timestamp", "When it ended; null before that."),
+        _C("removed_at", "timestamp", "When it was deleted or cleaned up; null before that."),
         _C("updated_at", "timestamp", "When it last changed."),
-        _C("first_seq", "bigint", "The number of its first row in `events`."),
-        _C("last_seq", "bigint", "The number of its latest row."),
+        _C("first_seq", "bigint", "The `seq` of its first row in `events`."),
+        _C("last_seq", "bigint", "The `seq` of its latest row."),
     ),
 )
 
@@ -142,38 +147,48 @@ _PERCENTILES = ("p50", "p95", "p99")
 
 HOURLY: Final = LakeTable(
     "hourly",
-    "The figures of each hour. Rows with a `worker` tell what that worker's attempts did, by the hour of their end: with"
-    " `tag` null all of them, with a tag those of jobs that have it (a job with two tags counts under both, so add up"
-    " rows of one kind only). Rows without a `worker` tell what the queue did with a type: what came and what waited."
+    "Metrics per hour. Rows with a `worker` are about that worker's attempts, by the hour of their end: with `tag` null"
+    " about all of them, with a tag about those of jobs that have it (a job with two tags counts under both, so add up"
+    " rows of one kind only). Rows without a `worker` are about the queue of a type: enqueued and waiting jobs."
     " `day` is that of `hour`.",
     ("source", "hour", "type", "tag", "worker"),
     (
         _SOURCE,
         _C("hour", "timestamp", "The beginning of the hour, UTC."),
         _C("type", "string", "The jobs' type."),
-        _C("tag", "string", "One tag; null is all jobs, whatever their tags."),
-        _C("worker", "string", "The assignee; null in the rows that tell of the queue."),
+        _C("tag", "string", "One tag; null is all jobs, with any tags."),
+        _C("worker", "string", "The assignee; null in rows about the queue."),
         _C("attempts", "bigint", "Attempts that ended in this hour."),
-        _C("completed", "bigint", "Those that completed their job."),
-        _C("failed", "bigint", "Those that ended their job as failed or dead."),
+        _C("completed", "bigint", "Attempts that completed their job."),
+        _C("failed", "bigint", "Attempts that ended their job as failed or dead-lettered."),
         _C(
             "retried",
             "bigint",
-            "Those that failed, were lost or handed back, and left the job to be tried again.",
+            "Attempts that failed or were lost, after which the job is retried.",
         ),
-        _C("stopped", "bigint", "Those that were stopped or cancelled."),
+        _C("stopped", "bigint", "Attempts that were stopped or cancelled."),
         _C("failure_rate", "double", "`failed` / `attempts`."),
         _C("retry_rate", "double", "`retried` / `attempts`."),
         _C("throughput", "double", "Completed attempts per second, over the whole hour."),
-        _C("busy_seconds", "double", "The sum of run times; 3600 is one slot busy all the time."),
-        _C("wait_n", "bigint", "How many attempts the percentiles of waiting stand on."),
+        _C(
+            "busy_seconds",
+            "double",
+            "The sum of run times; 3600 is one slot busy for the whole hour. A wave of `run_frames` counts once,"
+            " however many jobs it has.",
+        ),
+        _C("wait_n", "bigint", "The number of attempts in the percentiles of `wait_seconds`."),
         *(_C(f"wait_{each}", "double", f"Percentile {each[1:]} of `wait_seconds`.") for each in _PERCENTILES),
-        _C("run_n", "bigint", "How many attempts the percentiles of running stand on."),
+        _C("run_n", "bigint", "The number of attempts in the percentiles of `run_seconds`."),
         *(_C(f"run_{each}", "double", f"Percentile {each[1:]} of `run_seconds`.") for each in _PERCENTILES),
         _C("wait_sketch", "binary", "KLL sketch of `wait_seconds`; `kll_merge_agg_double` merges several."),
         _C("run_sketch", "binary", "KLL sketch of `run_seconds`."),
-        _C("enqueued", "bigint", "Jobs that were stored in this hour; only in rows without a worker."),
-        _C("backlog", "bigint", "Jobs that waited at its end, due or not; only in rows without a worker."),
+        _C("enqueued", "bigint", "Jobs enqueued in this hour; only in rows without a worker."),
+        _C(
+            "backlog",
+            "bigint",
+            "Jobs waiting at the end of the hour, due or not; only in rows without a worker.",
+        ),
+        _C("released", "bigint", "Attempts that were released without counting; included in `attempts`."),
     ),
     by_day=True,
 )
@@ -185,7 +200,7 @@ _STEP = (
 
 FLOWS: Final = LakeTable(
     "flows",
-    "One row for each dependency tree (`after`, `after_any`), named after its last job, which nobody waits for.",
+    "One row per dependency tree (`after`, `after_any`), named after its last job, on which no other job depends.",
     ("source", "flow_id", "history"),
     (
         _SOURCE,
@@ -193,18 +208,22 @@ FLOWS: Final = LakeTable(
         _HISTORY,
         _C("type", "string", "The type of the last job."),
         _C("status", "string", "The status of the last job."),
-        _C("jobs", "int", "How many jobs the tree has."),
+        _C("jobs", "int", "The number of jobs in the tree."),
         _C("job_ids", "array<string>", "Their ids."),
-        _C("depth", "int", "How many jobs the longest chain has."),
-        _C("enqueued_at", "timestamp", "When the first of its jobs was stored."),
-        _C("ended_at", "timestamp", "When the last job ended; null while it has not."),
+        _C("depth", "int", "The number of jobs in the longest chain."),
+        _C("enqueued_at", "timestamp", "When the first of its jobs was enqueued."),
+        _C("ended_at", "timestamp", "When the last job ended; null before that."),
         _C("seconds", "double", "From `enqueued_at` to `ended_at`."),
         _C("critical_wait_seconds", "double", "How long the jobs of the critical path waited to be claimed."),
-        _C("critical_run_seconds", "double", "How long they took once they were claimed, retries included."),
+        _C(
+            "critical_run_seconds",
+            "double",
+            "How long they ran, from the first claim to the end, retries included.",
+        ),
         _C(
             "critical_path",
             f"array<{_STEP}>",
-            "The chain of jobs that decided when the tree ended, first to last: each was set free by the one before.",
+            "The chain of jobs that determined when the tree ended, first to last: each became ready when the one before ended.",
         ),
     ),
 )

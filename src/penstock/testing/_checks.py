@@ -1,4 +1,4 @@
-"""What the model refuses: the limits of every argument, in one place."""
+"""The limits of every argument that the model checks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.backends.base import ClaimRequest, Delivery, Failure, Retention, UnsetType
+from penstock.backends import ClaimRequest, Delivery, Failure, Retention, StoreOptions, UnsetType
+from penstock.backends.contract.overview import Intake
+from penstock.backends.contract.selection import MAX_ERROR, JobSelection
+from penstock.durations import duration
 from penstock.errors import DependencyError, InvalidArgumentError, PayloadTooLargeError, shown
 from penstock.job import Job, JobStatus, Key, Priority, distinct
-from penstock.overview import Intake
-from penstock.policy import FailureCategory, RetryPolicy, Timeouts, duration
+from penstock.policy import FailureCategory, RetryPolicy, Timeouts
 
 MAX_ID = 512
 MAX_NAME = 256
@@ -39,27 +41,16 @@ _CALLABLE = re.compile(
 )
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a store that concern its behaviour."""
-
-    max_payload: int = 1024 * 1024
-    idempotency_window: timedelta = timedelta(hours=24)
-    max_pending: int | None = None
-    retention: Retention | None = Retention()
-    max_depth: int = 100
-    liveness: timedelta = timedelta(seconds=15)
-
-
 def bad(field: str, expected: str, value: object) -> InvalidArgumentError:
     """Return the error for a value that is not what the field takes."""
     return InvalidArgumentError(f"{field} must be {expected}, got {shown(value)}", field=field, value=value)
 
 
-def options(given: Mapping[str, Any]) -> Options:
-    unknown = set(given) - set(Options.__struct_fields__) - {"durability", "schema"}
+def options(given: Mapping[str, Any]) -> StoreOptions:
+    unknown = set(given) - set(StoreOptions.__struct_fields__) - {"durability", "schema"}
     if unknown:
         raise bad("options", "known", sorted(unknown))
-    kept: dict[str, Any] = {name: given[name] for name in Options.__struct_fields__ if name in given}
+    kept: dict[str, Any] = {name: given[name] for name in StoreOptions.__struct_fields__ if name in given}
     if "max_payload" in kept:
         whole("max_payload", kept["max_payload"], 1, MAX_PAYLOAD_LIMIT)
     if kept.get("max_pending") is not None:
@@ -70,14 +61,14 @@ def options(given: Mapping[str, Any]) -> Options:
         if name in kept:
             kept[name] = duration(kept[name], name, positive=True)
     retention = kept.get("retention")
-    if isinstance(retention, timedelta | int | float) and not isinstance(retention, bool):
+    if isinstance(retention, timedelta | int | float | str) and not isinstance(retention, bool):
         span = duration(retention, "retention", positive=True)
         kept["retention"] = Retention(completed=span, other=span)
     elif isinstance(retention, Mapping) and retention.keys() <= {"completed", "other"}:
         kept["retention"] = Retention(**retention)
     elif not isinstance(retention, Retention | None):
         raise bad("retention", "a duration, a mapping of completed and other, a Retention or None", retention)
-    return Options(**kept)
+    return StoreOptions(**kept)
 
 
 def text(field: str, value: object, limit: int, *, empty: bool = False) -> str:
@@ -95,7 +86,7 @@ def optional_text(field: str, value: object, limit: int) -> str | None:
 
 
 def callback(field: str, value: object) -> str | None:
-    """Return what could be called over HTTP, or None."""
+    """Return a valid callback url, or None."""
     url = optional_text(field, value, MAX_CALLBACK)
     if url is not None and not _CALLABLE.fullmatch(url):
         raise bad(field, "an http or https url", value)
@@ -148,10 +139,9 @@ def moment(field: str, value: object) -> None:
 
 
 def status(field: str, value: object) -> JobStatus:
-    try:
-        return JobStatus(value)  # type: ignore[arg-type]  # any value is tried
-    except ValueError:
-        raise bad(field, "a JobStatus", value) from None
+    if not isinstance(value, str) or value not in list(JobStatus):
+        raise bad(field, "a JobStatus", value)
+    return JobStatus(value)
 
 
 def tags(field: str, values: object) -> tuple[str, ...]:
@@ -180,6 +170,17 @@ def key(value: object) -> Key | None:
         if len(json.dumps(made, ensure_ascii=False).encode()) > MAX_KEY_BYTES:
             raise bad("key", f"at most {MAX_KEY_BYTES} bytes", value)
     return made
+
+
+def selected(value: object) -> JobSelection:
+    if not isinstance(value, JobSelection):
+        raise bad("selection", "a JobSelection", value)
+    for each in value.types:
+        text("types", each, MAX_TYPE)
+    tags("tags", value.tags)
+    key(value.key)
+    optional_text("error", value.error, MAX_ERROR)
+    return value
 
 
 def selection(tag_list: object, id_list: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -233,6 +234,8 @@ def _job_texts(value: Job) -> None:
     optional_text("correlation_id", value.correlation_id, MAX_CORRELATION)
     callback("callback_url", value.callback_url)
     optional_text("idempotency_key", value.idempotency_key, MAX_IDEMPOTENCY_KEY)
+    if value.unique is not None and (value.unique != "while_unfinished" or value.idempotency_key is None):
+        raise bad("unique", "while_unfinished with an idempotency_key, or None", value.unique)
     optional_text("parent_id", value.parent_id, MAX_ID)
     optional_text("redrive_of", value.redrive_of, MAX_ID)
     optional_text("trace", value.trace, MAX_TRACE)
@@ -278,8 +281,10 @@ def claim(request: object) -> ClaimRequest:
     if not isinstance(request, ClaimRequest):
         raise bad("requests", "ClaimRequest", request)
     text("assignee_id", request.assignee_id, MAX_ASSIGNEE)
-    whole("limit", request.limit, 1, 2**31)
+    whole("limit", request.limit, 1, 2**31 - 1)
     optional_text("owner", request.owner, MAX_ID)
+    flag("pushed", request.pushed)
+    flag("revives", request.revives)
     types = None
     if request.types is not None:
         types = distinct("types", request.types)
@@ -318,10 +323,9 @@ def attempts(value: object, *, field: str = "attempts") -> dict[str, int]:
 
 
 def failure(value: Failure) -> Failure:
-    try:
-        category = FailureCategory(value.category)
-    except ValueError:
-        raise bad("category", "a FailureCategory", value.category) from None
+    if not isinstance(value.category, str) or value.category not in list(FailureCategory):
+        raise bad("category", "a FailureCategory", value.category)
+    category = FailureCategory(value.category)
     return Failure(
         message=message("error_message", value.message, empty=False),
         category=category,
@@ -335,8 +339,6 @@ def optional_duration(field: str, value: object) -> timedelta | None:
 
 
 def ttl(value: object) -> timedelta:
-    if not isinstance(value, timedelta):
-        raise bad("ttl", "a timedelta", value)
     return duration(value, "ttl", positive=True)
 
 
@@ -356,7 +358,10 @@ def intakes(field: str, values: object) -> tuple[Intake, ...]:
         tags("tags", each.tags)
         for name in () if each.types is None else distinct("types", each.types):
             text("types", name, MAX_TYPE)
+        for name in distinct("names", getattr(each, "names", ())):
+            text("names", name, MAX_ID)
         whole("slots", each.slots, 0, 2**62)
+        whole("waiting", each.waiting, 0, 2**62)
     return given
 
 

@@ -12,32 +12,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 
-from penstock._client import QueueClient
-from penstock._execution import LoopRunner, execute
-from penstock._outcome import Completed, Failed
 from penstock.app import App
-from penstock.connection import connect
+from penstock.app.client import QueueClient
+from penstock.app.execution import LoopRunner, execute
 from penstock.errors import InvalidArgumentError
 from penstock.job import Job
-from penstock.queue import Queue
-from penstock.task import Submission
+from penstock.outcome import Completed, Failed
+from penstock.queue import Queue, connect
 from penstock.testing.clock import ManualClock
-from penstock.worker._reports import Report, send
-from penstock.worker._run import Run
-from penstock.worker._slots import judged
+from penstock.worker.reports import Report, send
+from penstock.worker.run import Run
+from penstock.worker.slots import judged
 
 __all__ = ["Drained", "drain", "in_memory", "inline"]
 
-MOST_ATTEMPTS = 10_000
+MAX_ATTEMPTS = 10_000
 ASSIGNEE = "penstock.testing"
 
 
 class Drained(msgspec.Struct, frozen=True, kw_only=True):
-    """What `drain` did.
+    """The result of `drain`.
 
     Attributes:
         completed: attempts that completed.
@@ -50,7 +49,7 @@ class Drained(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def in_memory(app: App, *, clock: ManualClock | None = None, **options: Any) -> Iterator[Queue]:
-    """Let an app use an empty store in memory, for the length of a block.
+    """Make an app use an empty store in memory while the block runs.
 
     Args:
         app: whose jobs.
@@ -87,7 +86,7 @@ def drain(app: App, *, advance: bool = True) -> Drained:
     loop = LoopRunner()
     counts: dict[type, int] = {Completed: 0, Failed: 0}
     try:
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             jobs = queue.claim_jobs(ASSIGNEE, types=list(app.tasks))
             for job in jobs:
                 counts[_run(app, queue, job, loop)] += 1
@@ -96,7 +95,7 @@ def drain(app: App, *, advance: bool = True) -> Drained:
     finally:
         loop.close()
     raise InvalidArgumentError(
-        f"after {MOST_ATTEMPTS} attempts there are still jobs to run: is there one without a retry policy that always fails?",
+        f"after {MAX_ATTEMPTS} attempts there are still jobs to run: is there one without a retry policy that always fails?",
         field="app",
     )
 
@@ -106,14 +105,14 @@ def _run(app: App, queue: Queue, job: Job, loop: LoopRunner) -> type:
     run = Run(job, task, task.seconds_for(job), queue)
     outcome = execute(task, job, run.context, app.middlewares, loop.run)
     run.flush()
-    reported = judged(run, outcome, queue.backend.max_payload)
+    reported = judged(run, outcome, queue.backend.options.max_payload)
     send(queue, type(reported), [Report(job.id, job.attempt, reported)])
     return type(reported)
 
 
 def _passed(queue: Queue, clock: ManualClock) -> bool:
-    """Move on to when the next delayed job is due, if there is one."""
-    due = queue.backend.next_due()
+    """Advance the clock to when the next delayed job is due, if there is one."""
+    due = queue.backend.runtime.next_due()
     if due is None:
         return False
     clock.advance(due)
@@ -123,8 +122,8 @@ def _passed(queue: Queue, clock: ManualClock) -> bool:
 class _InlineClient(QueueClient):
     app: App | None = None
 
-    def submit(self, submissions: Sequence[Submission]) -> list[str]:
-        ids = super().submit(submissions)
+    def submit(self, jobs: Sequence[Job], delay: timedelta | None = None) -> list[str]:
+        ids = super().submit(jobs, delay)
         if self.app is not None:
             drain(self.app)
         return ids

@@ -1,4 +1,4 @@
-"""What a test says about the jobs that were submitted.
+"""Assertions about the jobs that were submitted.
 
 assert_enqueued(resize, {"image": "cat.png"}, tags=["welcome"])
 assert_not_enqueued(invoice)
@@ -14,18 +14,18 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock._json import decode_json
-from penstock._requests import labels
 from penstock.app import App
+from penstock.app.task import Task
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import Job, Key
+from penstock.payloads.json import decode_json
 from penstock.queue import Queue
-from penstock.task import Task
+from penstock.queue.requests import labels
 
 __all__ = ["all_enqueued", "assert_enqueued", "assert_not_enqueued"]
 
 PAGE: Final = 1_000
-MOST_SHOWN: Final = 10
+MAX_SHOWN: Final = 10
 FIELDS: Final = frozenset(Job.__struct_fields__) - {"id", "type", "payload"}
 
 
@@ -173,6 +173,6 @@ def _there_is(queue: Queue) -> str:
     jobs = _jobs(queue, None)
     if not jobs:
         return "; nothing was submitted"
-    lines = [f"\n  {job.type} {shown(_arguments(job))} {job.status.value}" for job in jobs[-MOST_SHOWN:]]
-    more = f"\n  … and {len(jobs) - MOST_SHOWN} before these" if len(jobs) > MOST_SHOWN else ""
+    lines = [f"\n  {job.type} {shown(_arguments(job))} {job.status.value}" for job in jobs[-MAX_SHOWN:]]
+    more = f"\n  … and {len(jobs) - MAX_SHOWN} before these" if len(jobs) > MAX_SHOWN else ""
     return f"; submitted were{''.join(lines)}{more}"

@@ -1,4 +1,4 @@
-"""What a journal proves by itself: the fold of its rows, and the invariants that one pass can decide."""
+"""Checks of a journal: the fold of its rows, and the invariants that one pass can decide."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.job import IN_FLIGHT, Job, JobStatus, JournalArchive, JournalEntry, Key, Priority
-from penstock.lifecycle import INVARIANTS, Verb, allows
+from penstock.lifecycle import ENQUEUES, INVARIANTS, LOST_BY_SILENCE, Verb, allows, allows_late
 from penstock.policy import FailureCategory
 
 __all__ = [
@@ -51,7 +51,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoldedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What the journal says a stored job is."""
+    """A stored job according to the journal."""
 
     id: str
     n: int
@@ -156,7 +156,7 @@ def check_fold(
 def check_store(backend: Backend, **options: Any) -> list[Violation]:
     """Return every invariant that a store breaks, read whole: all its journal rows, compared with all its jobs.
 
-    For a store that nobody writes to meanwhile. What was archived cannot be checked, but must be accounted for. The
+    The store must not change meanwhile. What was archived cannot be checked, but must be accounted for. The
     options are those of `check_invariants`.
     """
     entries: list[JournalEntry] = []
@@ -165,7 +165,7 @@ def check_store(backend: Backend, **options: Any) -> list[Violation]:
     jobs: list[Job] = []
     while more := backend.list_jobs(after=jobs[-1].id if jobs else None, limit=1_000):
         jobs += more
-    return check_invariants(entries, jobs=jobs, archived=backend.get_archive(), **options)
+    return check_invariants(entries, jobs=jobs, archived=backend.journal.get_archive(), **options)
 
 
 def check_invariants(
@@ -183,17 +183,18 @@ def check_invariants(
     Args:
         entries: a journal from its first row, in order.
         jobs: the stored jobs, to be compared with the fold.
-        acknowledged: `(job id, n)` pairs that callers were told are stored.
+        acknowledged: `(job id, n)` pairs whose storing was acknowledged to a caller.
         drained_at: when given, no job may be left that could have run by then.
-        idempotency_window: how long an idempotency key is taken.
-        clock_slack: how far recorded times may go back.
-        archived: what was removed from the journal (`Backend.get_archive`). So many numbers may be missing, and
+        idempotency_window: how long an idempotency key is reserved.
+        clock_slack: how far recorded times may go back, and how far the moments of one attempt may disagree.
+        archived: what was removed from the journal (`Journal.get_archive`). So many numbers may be missing, and
             a history may go on after its removed rows, if those ended in a final status.
     """
     histories = _histories(entries)
     found = list(_check_sequence(entries, clock_slack, archived))
     for history in histories:
         found += _check_history(history, archived)
+        found += _check_moments(history, clock_slack)
     found += _check_idempotency(entries, idempotency_window)
     found += _check_keys(entries, archived)
     present = {(row.job_id, row.n) for row in entries}
@@ -258,10 +259,10 @@ def _check_sequence(
 
 def _check_history(history: Sequence[JournalEntry], archived: JournalArchive) -> Iterator[Violation]:
     first = history[0]
-    if archived.rows and first.n > 1 and first.verb != Verb.ENQUEUE:
-        if first.from_status is None or not first.from_status.is_final or not _is_legal(first):
+    if archived.rows and first.n > 1 and first.verb not in ENQUEUES:
+        if first.from_status is None or not first.from_status.is_final or not _is_legal(first, None):
             yield _violation(1, first.job_id, "its beginning is missing, and it had not ended there", first)
-    elif first.verb != Verb.ENQUEUE or first.n != 1 or first.from_status is not None:
+    elif first.verb not in ENQUEUES or first.n != 1 or first.from_status is not None:
         yield _violation(1, first.job_id, "the history does not begin with enqueue, n = 1", first)
     completed: JournalEntry | None = None
     holder: JournalEntry | None = None
@@ -285,16 +286,27 @@ def _check_history(history: Sequence[JournalEntry], archived: JournalArchive) ->
                 break
 
 
+def _check_moments(history: Sequence[JournalEntry], slack: timedelta) -> Iterator[Violation]:
+    """Check the moments on rows that end an attempt: it was ready, then it started, then it ended."""
+    for row in history:
+        if row.started_at is None:
+            continue
+        if row.ready_at is not None and row.started_at < row.ready_at - slack:
+            yield _violation(12, row.job_id, "the attempt started before the job was ready", row)
+        if row.recorded_at < row.started_at - slack:
+            yield _violation(25, row.job_id, "the attempt ended before it started", row)
+
+
 def _check_step(previous: JournalEntry, row: JournalEntry) -> Iterator[Violation]:
     job_id = row.job_id
-    if row.verb == Verb.ENQUEUE:
+    if row.verb in ENQUEUES:
         yield _violation(1, job_id, "enqueued again without removal", previous, row)
         return
     if row.n != previous.n + 1:
         yield _violation(2, job_id, f"n goes from {previous.n} to {row.n}", previous, row)
     if row.from_status is not previous.status:
         yield _violation(3, job_id, f"{row.verb} starts from {row.from_status}", previous, row)
-    elif not _is_legal(row):
+    elif not _is_legal(row, previous.verb):
         number = 4 if previous.status.is_final else 3
         yield _violation(
             number, job_id, f"{row.verb} may not lead from {previous.status} to {row.status}", previous, row
@@ -311,7 +323,8 @@ def _check_step(previous: JournalEntry, row: JournalEntry) -> Iterator[Violation
         yield _violation(12, job_id, f"claimed before {previous.due_at.isoformat()}", previous, row)
 
 
-def _is_legal(row: JournalEntry) -> bool:
+def _is_legal(row: JournalEntry, after: str | None) -> bool:
+    """Whether the table has a row's move; `after` is the verb of the row before, None if that is not there."""
     source = row.from_status
     if source is None:
         return False
@@ -320,24 +333,41 @@ def _is_legal(row: JournalEntry) -> bool:
     if row.verb == Verb.UPDATE:
         return source is row.status and not source.is_final
     try:
-        return allows(Verb(row.verb), source, row.status)
+        verb = Verb(row.verb)
+        losses = LOST_BY_SILENCE if after is None else (after,)
+        return allows(verb, source, row.status) or any(
+            allows_late(verb, source, loss, row.status) for loss in losses
+        )
     except ValueError:
         return False
 
 
 def _check_idempotency(entries: Iterable[JournalEntry], window: timedelta) -> Iterator[Violation]:
     holders: dict[tuple[str, str], JournalEntry] = {}
+    ended: set[str] = set()
     for row in entries:
         if row.idempotency_key is None:
             continue
         name = (row.type, row.idempotency_key)
         holder = holders.get(name)
-        if row.verb == Verb.ENQUEUE:
-            if holder is not None and row.recorded_at < holder.recorded_at + window:
+        if row.verb in ENQUEUES:
+            if holder is not None and _keeps_out(holder, row, window, has_ended=holder.job_id in ended):
                 yield _violation(13, row.job_id, f"shares its key with {holder.job_id!r}", holder, row)
             holders[name] = row
         elif row.verb in _REMOVED and holder is not None and holder.job_id == row.job_id:
             del holders[name]
+        if row.status.is_final:
+            ended.add(row.job_id)
+        else:
+            ended.discard(row.job_id)
+
+
+def _keeps_out(holder: JournalEntry, row: JournalEntry, window: timedelta, *, has_ended: bool) -> bool:
+    """Whether a job that has an idempotency key keeps out another one that is stored now."""
+    is_unique = holder.verb == Verb.ENQUEUE_UNIQUE
+    if has_ended and (is_unique or row.verb == Verb.ENQUEUE_UNIQUE):
+        return False
+    return is_unique or row.recorded_at < holder.recorded_at + window
 
 
 class _Line:
@@ -367,7 +397,7 @@ class _Spawned:
             self._running.add(row.job_id)
         else:
             self._running.discard(row.job_id)
-        if row.verb == Verb.ENQUEUE:
+        if row.verb in ENQUEUES:
             self._awaited[row.job_id] = (*row.after, *row.after_any)
             self._found.discard(row.job_id)
             is_lost = self._is_cut and row.parent_id is not None and row.parent_id not in self._known
@@ -392,7 +422,7 @@ def _check_keys(entries: Iterable[JournalEntry], archived: JournalArchive) -> It
         if row.key is None:
             continue
         line = lines.setdefault(row.key, _Line())
-        if row.verb == Verb.ENQUEUE:
+        if row.verb in ENQUEUES:
             position[row.job_id] = row.seq
         yield from _check_turn(line, row, may_pass=row.job_id in spawned)
         if row.status in IN_FLIGHT:
@@ -427,7 +457,7 @@ def _check_drained(histories: Iterable[Sequence[JournalEntry]], now: datetime) -
 
 
 def seen_verbs(entries: Iterable[JournalEntry]) -> Mapping[str, int]:
-    """Count the rows by verb: what a run has really exercised."""
+    """Count the rows by verb, to show what a run has exercised."""
     counts: dict[str, int] = {}
     for row in entries:
         counts[row.verb] = counts.get(row.verb, 0) + 1

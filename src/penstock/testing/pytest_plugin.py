@@ -3,7 +3,7 @@
     pytest_plugins = ["penstock.testing.pytest_plugin"]
 
 and say which app it is, in pytest's settings (`penstock_app = "shop.jobs:app"`) or by a fixture `penstock_app` of your
-own. It is no entry point of pytest: whoever does not ask for it does not even import it.
+own. It is no entry point of pytest, so that it is imported only where it is named.
 """
 
 from __future__ import annotations

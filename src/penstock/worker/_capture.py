@@ -1,8 +1,8 @@
-"""What jobs on threads print: kept with each job, and passed on to where it would have gone.
+"""Capture of the output of jobs on threads: kept with each job, and written to the original stream as well.
 
-`sys.stdout` and `sys.stderr` are one for all threads. While a worker runs jobs on threads, a stream stands in their place that
-asks for which job the calling code runs: a context variable says so, which coroutines and `asyncio.to_thread` inherit.
-Threads that a handler starts by itself do not, and neither do processes and code that writes to descriptors.
+`sys.stdout` and `sys.stderr` are one for all threads. While a worker runs jobs on threads, they are replaced by a stream
+that finds the job of the calling code in a context variable, which coroutines and `asyncio.to_thread` inherit. Threads that
+a handler starts by itself do not, and neither do processes and code that writes to descriptors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from penstock._output import Output
+from penstock.isolation.output import Output
 
 __all__ = ["Capture", "capturing"]
 
@@ -48,7 +48,7 @@ _current: contextvars.ContextVar[Capture | None] = contextvars.ContextVar("penst
 
 
 class _Stream:
-    """Stands for a stream: what a job writes is collected, and everything is passed on."""
+    """Replaces a stream: what a job writes is collected, and everything is passed on."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -88,7 +88,5 @@ def capturing() -> Iterator[None]:
             _users -= 1
             for name in ("stdout", "stderr"):
                 stream = getattr(sys, name)
-                if not _users and isinstance(
-                    stream, _Stream
-                ):  # else somebody has put another one in its place
+                if not _users and isinstance(stream, _Stream):  # otherwise other code has replaced it
                     setattr(sys, name, stream._stream)  # noqa: SLF001  # of this module

@@ -1,48 +1,48 @@
-"""In the process of a job: run the handler, and talk to the worker over the pipe. Imported by the template, before any job.
+"""The child process of a job: runs the handler and sends requests to the worker over a pipe. The template imports it.
 
-There is no store here. Whatever needs one is a request to the worker, which has it.
+There is no store here. Everything that needs one is a request to the worker.
 """
 
 from __future__ import annotations
 
 import _socket  # and not `socket`, which may be patched: then this would start an event loop
+import contextlib
 import importlib
 import logging
 import os
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
-from penstock._client import set_child_client
-from penstock._execution import execute
 from penstock._lazy import asyncio
-from penstock._outcome import Completed, Failed, invalid, too_large
-from penstock._process.channel import Channel, Interrupted, ignore_termination, raise_when_terminated
-from penstock._process.messages import Failure, Log, Progress, Result, frame
-from penstock._tracing import flush, is_on, stamp
 from penstock.app import App
-from penstock.context import JobContext
-from penstock.context import logger as job_logger
-from penstock.errors import InvalidArgumentError, shown
+from penstock.app.client import set_child_client
+from penstock.app.context import JobContext
+from penstock.app.context import logger as job_logger
+from penstock.app.execution import execute
+from penstock.errors import InvalidArgumentError, PenstockError, shown
+from penstock.isolation.channel import Channel, Interrupted, ignore_termination, raise_when_terminated
+from penstock.isolation.messages import Failure, Log, Progress, Result, frame
 from penstock.job import Job
 from penstock.logs import STANDARD
+from penstock.outcome import Completed, Failed, invalid, too_large
 from penstock.policy import FailureCategory
-from penstock.task import Submission
+from penstock.tracing import flush, is_on, stamp
 from penstock.worker import _protocol as protocol
 
 __all__ = ["prepare", "run_job"]
 
 REHEARSALS = 20
-LONGEST_LOG = 10_000
-LONGEST_FIELD = 1_000
+MAX_LOG = 10_000
+MAX_FIELD = 1_000
 
 
 def run_job(app: App, payload: bytes, channel: Channel) -> None:
     """Run one job to its end. The entry of a worker's template."""
-    if not payload:  # the worker asks what it may expect
+    if not payload:  # the worker asks which types there are
         channel.send(Result(protocol.encode(sorted(app.tasks))))
         return
     order = protocol.decode_order(payload)
@@ -60,18 +60,16 @@ def run_job(app: App, payload: bytes, channel: Channel) -> None:
             outcome = execute(task, job, lambda: JobContext(job, attempt), app.middlewares, attempt.run_async)
         except Interrupted:
             outcome = Failed(message="terminated", category=FailureCategory.SYSTEM, code="terminated")
-        if (
-            os.getpid() != pid
-        ):  # a child that the handler forked has come out of it too; it has nothing to say
+        if os.getpid() != pid:  # a child that the handler forked, which has returned too: it reports nothing
             os._exit(0)
-        ignore_termination()  # what is left is to say how it ended
-    _tell(channel, outcome, attempt, order.max_payload)
+        ignore_termination()  # only the report is left
+    _report(channel, outcome, attempt, order.max_payload)
     flush()
 
 
-def _tell(channel: Channel, outcome: Completed | Failed, attempt: _Attempt, max_payload: int) -> None:
+def _report(channel: Channel, outcome: Completed | Failed, attempt: _Attempt, max_payload: int) -> None:
     if isinstance(outcome, Completed):
-        if attempt.was_told:
+        if attempt.saw_request:
             channel.send(
                 Failure("the handler stopped early", FailureCategory.CANCELLED.value, "stopped_early")
             )
@@ -90,12 +88,12 @@ class _Attempt:
     def __init__(self, channel: Channel, seconds: float) -> None:
         self._channel = channel
         self._ends_at = time.monotonic() + seconds
-        self.was_told = False
+        self.saw_request = False
 
     @property
     def is_cancelled(self) -> bool:
-        self.was_told = self.was_told or self._channel.is_cancelled
-        return self.was_told
+        self.saw_request = self.saw_request or self._channel.is_cancelled
+        return self.saw_request
 
     @property
     def deadline(self) -> datetime | None:
@@ -107,24 +105,23 @@ class _Attempt:
     def save_checkpoint(self, data: bytes) -> None:
         _ask(self._channel, "checkpoint", data)
 
-    def spawn(self, submission: Submission) -> str:
-        with stamp([submission.type]) as trace:
-            return _ask(self._channel, "spawn", protocol.encode([_marked(submission, trace)])).decode()
+    def spawn(self, job: Job, delay: timedelta | None) -> str:
+        return _submitted(self._channel, "spawn", [job], delay)[0]
 
     def run_async(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine that is cancelled when the worker says that the job should end."""
+        """Run a coroutine that is cancelled when the worker asks the job to end."""
         channel = self._channel
 
         async def watched() -> Any:
             loop, current = asyncio.get_running_loop(), asyncio.current_task()
             assert current is not None  # noqa: S101  # this is a task
 
-            def look() -> None:
+            def check() -> None:
                 if channel.is_cancelled:
                     loop.remove_reader(channel.descriptor)
                     current.cancel()
 
-            loop.add_reader(channel.descriptor, look)
+            loop.add_reader(channel.descriptor, check)
             try:
                 return await coroutine
             finally:
@@ -134,15 +131,13 @@ class _Attempt:
 
 
 class _PipeClient:
-    """What tasks and handles talk to in the process of a job: its worker."""
+    """The client of tasks and handles in a child process: its worker."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    def submit(self, submissions: Sequence[Submission]) -> list[str]:
-        with stamp([each.type for each in submissions]) as trace:
-            marked = [_marked(each, trace) for each in submissions]
-            return protocol.decode_ids(_ask(self._channel, "submit", protocol.encode(marked)))
+    def submit(self, jobs: Sequence[Job], delay: timedelta | None = None) -> list[str]:
+        return _submitted(self._channel, "submit", jobs, delay)
 
     def get_job(self, job_id: str) -> Job:
         return protocol.decode_job(_ask(self._channel, "get_job", job_id.encode()))
@@ -151,16 +146,18 @@ class _PipeClient:
         return _ask(self._channel, "get_output", job_id.encode()).decode()
 
     def wait(self, job_id: str, timeout: float | None) -> Job:
-        give_up_at = None if timeout is None else time.monotonic() + timeout
+        ends_at = None if timeout is None else time.monotonic() + timeout
         while True:
             left = protocol.WAIT_SECONDS
-            if give_up_at is not None:
-                left = max(0.0, min(left, give_up_at - time.monotonic()))
+            if ends_at is not None:
+                left = max(0.0, min(left, ends_at - time.monotonic()))
             answer = _ask(self._channel, "wait", protocol.encode(protocol.WaitFor(job_id, left)))
             if answer:
                 return protocol.decode_job(answer)
-            if give_up_at is not None and time.monotonic() >= give_up_at:
-                raise TimeoutError(f"job {job_id} has not ended within {timeout:g} s")
+            if ends_at is not None and time.monotonic() >= ends_at:
+                raise TimeoutError(
+                    f"job {job_id} has not ended within {timeout:g} s; it goes on{self.explain(job_id)}"
+                )
 
     async def wait_async(self, job_id: str) -> Job:
         return await asyncio.to_thread(self.wait, job_id, None)
@@ -168,10 +165,57 @@ class _PipeClient:
     def cancel(self, job_id: str) -> bool:
         return bool(_ask(self._channel, "cancel", job_id.encode()))
 
+    def watch(self, job_ids: Sequence[str], wake: Callable[[], None]) -> _PipeWatch:  # noqa: ARG002  # it polls
+        return _PipeWatch(self._channel, job_ids)
 
-def _marked(submission: Submission, trace: str | None) -> Submission:
-    """Return a submission that remembers the trace of this process; the worker's is another."""
-    return submission if trace is None else msgspec.structs.replace(submission, trace=trace)
+    def get_jobs(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        found: dict[str, Job] = {}
+        wanted = list(job_ids)
+        while wanted:
+            jobs = protocol.decode_jobs(_ask(self._channel, "get_jobs", protocol.encode(wanted)))
+            if not jobs:
+                break
+            found |= {job.id: job for job in jobs}
+            wanted = wanted[wanted.index(jobs[-1].id) + 1 :]
+        return found
+
+    def explain(self, job_id: str) -> str:
+        return _ask(self._channel, "explain", job_id.encode()).decode()
+
+
+class _PipeWatch:
+    """Several jobs that are waited for over the pipe, by repeated requests to the worker."""
+
+    is_polled = True
+
+    def __init__(self, channel: Channel, job_ids: Sequence[str]) -> None:
+        self._channel = channel
+        self._unfinished = dict.fromkeys(job_ids)
+
+    def take(self) -> list[str]:
+        if not self._unfinished:
+            return []
+        request = protocol.WaitForAny(list(self._unfinished), protocol.WAIT_SECONDS)
+        ended = protocol.decode_ids(_ask(self._channel, "wait_any", protocol.encode(request)))
+        for job_id in ended:
+            self._unfinished.pop(job_id, None)
+        return ended
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._unfinished:  # the worker lends the slot of a job that waits
+            with contextlib.suppress(PenstockError):
+                _ask(self._channel, "wait_over", protocol.encode(list(self._unfinished)))
+
+
+def _submitted(channel: Channel, verb: str, jobs: Sequence[Job], delay: timedelta | None) -> list[str]:
+    """Request that the worker stores jobs with the trace of this process; return their ids."""
+    with stamp([job.type for job in jobs]) as trace:
+        marked = [job if trace is None else msgspec.structs.replace(job, trace=trace) for job in jobs]
+        body = protocol.encode(protocol.Submission(marked, delay))
+        return protocol.decode_ids(_ask(channel, verb, body))
 
 
 def _ask(channel: Channel, verb: str, body: bytes) -> bytes:
@@ -188,7 +232,7 @@ def _ask(channel: Channel, verb: str, body: bytes) -> bytes:
 class _PipeHandler(logging.Handler):
     """Sends records to the worker's log: those of `context.log`, and all others if the app has no logging of its own."""
 
-    #: Set in the process of a job; the template, which has no job, has nobody to send to.
+    #: Set in a child process; the template process has no job and sends nothing.
     channel: Channel | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -204,16 +248,16 @@ def _log(record: logging.LogRecord) -> Log:
     if record.exc_info:
         trace = logging.Formatter().formatException(record.exc_info)
     fields = {
-        name: value if value is None or isinstance(value, bool | int | float) else str(value)[:LONGEST_FIELD]
+        name: value if value is None or isinstance(value, bool | int | float) else str(value)[:MAX_FIELD]
         for name, value in record.__dict__.items()
         if name not in STANDARD or name == "event"
     }
     return Log(
         record.levelno,
-        _clean(record.getMessage()[:LONGEST_LOG]),
+        _clean(record.getMessage()[:MAX_LOG]),
         record.name,
         record.created,
-        _clean(trace[-LONGEST_LOG:]),
+        _clean(trace[-MAX_LOG:]),
         {_clean(name): _clean(value) if isinstance(value, str) else value for name, value in fields.items()},
     )
 
@@ -248,11 +292,11 @@ def _prepare_logs() -> None:
 
 
 def prepare(app: App) -> None:
-    """Do in the template what jobs of this app would do, and not what they would not: each fork pays for it."""
+    """Do in the template process what jobs of this app would do, and nothing else: each fork pays for it."""
     _prepare_logs()
     if any(task.is_async for task in app.tasks.values()):
         importlib.import_module("asyncio")
-    if not is_on():  # a rehearsal is nothing that anybody should see
+    if not is_on():  # a rehearsal must not be traced
         _rehearse()
 
 
@@ -282,4 +326,4 @@ def _rehearse() -> None:
 
 
 def _nothing(number: int) -> None:
-    """Be the job of a rehearsal."""
+    """Do nothing: the job of a rehearsal."""

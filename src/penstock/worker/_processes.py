@@ -1,10 +1,10 @@
-"""Runs attempts in processes of their own, and serves what those ask for.
+"""Runs attempts in child processes, and answers their requests.
 
-A slot's thread launches the process and then waits: for questions of the job, which it answers, and for its end. Progress
-is taken down at once, on the supervisor's thread.
+A slot's thread launches the process and then waits: for requests of the job, which it answers, and for its end. Progress
+is noted at once, on the supervisor's thread.
 
-A process that has said how its job ended has nothing left to do but to go. The slot need not wait for that: it takes the
-next job, and the outcome is reported when the process is gone. At most one such process a slot.
+A process that has reported its outcome only has to exit. The slot does not wait for that: it takes the next job, and the
+outcome is passed on when the process is gone. At most one such process per slot.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, Final
 
-from penstock._client import QueueClient
-from penstock._outcome import Completed, Failed, Outcome, Released
-from penstock._process import (
+from penstock.app.client import QueueClient
+from penstock.app.lending import lending, lent_by
+from penstock.app.task import Task
+from penstock.errors import InvalidArgumentError, PenstockError, ProcessControlError
+from penstock.isolation import (
     Answer,
     Description,
     Ending,
@@ -36,15 +38,15 @@ from penstock._process import (
     Setup,
     Supervisor,
 )
-from penstock.errors import InvalidArgumentError, PenstockError, ProcessControlError
 from penstock.job import Job
 from penstock.logs import job_fields
+from penstock.outcome import Completed, Failed, Outcome, Released
 from penstock.policy import FailureCategory
-from penstock.task import Task
 from penstock.worker import _protocol as protocol
-from penstock.worker._origin import WAY_OUT, Origin
-from penstock.worker._run import Reason, Run
-from penstock.worker._slots import timed_out
+from penstock.worker._lending import PipeLender, RunLender
+from penstock.worker.origin import WAY_OUT, Origin
+from penstock.worker.run import Reason, Run
+from penstock.worker.slots import timed_out
 
 __all__ = ["ProcessRunner", "limits_of"]
 
@@ -53,22 +55,22 @@ logger = logging.getLogger("penstock.worker")
 ENTRY: Final = "penstock.worker._child:run_job"
 PREPARE: Final = "penstock.worker._child:prepare"
 CHECK_SECONDS: Final = 60.0
-#: How much of what a crashed job printed is told with its failure.
-TOLD_OUTPUT: Final = 8_000
-#: In the inbox of a slot: the job has said how it ended.
-TOLD: Final = Request(-1, "told")
+#: How much of what a crashed job printed is reported with its failure.
+MAX_REPORTED_OUTPUT: Final = 8_000
+#: In the inbox of a slot: the job has reported its outcome.
+REPORTED: Final = Request(-1, "reported")
 #: In the inbox of a slot: the job has printed something.
-LOOK: Final = Request(-2, "look")
-AT_ONCE: Final = Grace(notice=0, term=0)
-#: For a job that somebody else may be running by now.
-SOON: Final = Grace(notice=0, term=1)
+PRINTED: Final = Request(-2, "printed")
+NO_GRACE: Final = Grace(notice=0, term=0)
+#: For a job of which another attempt may be running by now.
+SHORT_GRACE: Final = Grace(notice=0, term=1)
 
 _CODES: Final = {"memory": "out_of_memory", "processes": "too_many_processes"}
 
 
 @functools.lru_cache(maxsize=1000)
 def limits_of(task: Task[..., Any], seconds: float | None = None) -> Limits:
-    """Return what a job of a task may use.
+    """Return the limits of a task's jobs.
 
     Raises:
         InvalidArgumentError: a limit is wrong.
@@ -102,11 +104,11 @@ class ProcessRunner:
         self._on_output = on_output
         self._on_end = on_end
         self._on_fatal = on_fatal
-        #: Attempts that have said how they ended, and whose process is on its way out.
-        self.leaving: set[Run] = set()
+        #: Attempts that have reported their outcome, and whose process is exiting.
+        self.exiting: set[Run] = set()
 
     def start(self, types: list[str]) -> None:
-        """Start the template and see that what it has imported can run these types.
+        """Start the template process and check that the app it has imported can run these types.
 
         Raises:
             ProcessControlError: it cannot import the app.
@@ -116,22 +118,22 @@ class ProcessRunner:
             self._supervisor.start()
         except ProcessControlError as error:
             raise ProcessControlError(
-                f"{str(error).rstrip()}\nA process of a job imports the app again. {WAY_OUT}"
+                f"{str(error).rstrip()}\nA child process imports the app again. {WAY_OUT}"
             ) from None
         conversation = _Conversation(None)
         process = self._supervisor.launch(b"", conversation)
         if process.wait(CHECK_SECONDS) is None:
             process.kill()
-        told = conversation.told
-        if not isinstance(told, Result) or told.data is None:
+        report = conversation.report
+        if not isinstance(report, Result) or report.data is None:
             raise ProcessControlError(
-                f"a process of a job cannot be started: {process.output.text()[-TOLD_OUTPUT:]}"
+                f"a child process cannot be started: {process.output.text()[-MAX_REPORTED_OUTPUT:]}"
             )
-        missing = sorted(set(types) - set(protocol.decode_ids(told.data)))
+        missing = sorted(set(types) - set(protocol.decode_ids(report.data)))
         if missing:
             raise InvalidArgumentError(
-                f"the app as imported by a process of a job has no handler for {', '.join(missing)}: they are defined "
-                'only after the import, or in a module that it does not know. Use isolation="thread", or define them '
+                f"the app as imported by a child process has no handler for {', '.join(missing)}: they are defined "
+                'only after the import, or in a module that it does not import. Use isolation="thread", or define them '
                 "at the top level of a module",
                 field="isolation",
                 value="process",
@@ -139,82 +141,90 @@ class ProcessRunner:
 
     def run(self, run: Run) -> Outcome | None:
         conversation = _Conversation(run)
+        if isinstance(run.lender, RunLender):
+            run.lender = PipeLender(run.lender)
         limits = limits_of(run.task, run.seconds)
         payload = protocol.encode_order(
-            run.job, run.seconds, self._client.queue.backend.max_payload, logging.root.level
+            run.job, run.seconds, self._client.queue.backend.options.max_payload, logging.root.level
         )
         try:
             process = self._supervisor.launch(payload, conversation, limits=limits, grace=self._grace)
         except ProcessControlError as error:
-            self._on_fatal(error)  # no job can be started any more, so this one is for another worker
+            self._on_fatal(error)  # no job can be started any more: this one is released for another worker
             return Released(f"its process could not be started: {error}")
         run.interruptible(lambda: self._end(run, process))
-        run.on_look = lambda: conversation.look(process)
+        run.store_output = lambda: conversation.request_output(process)
         try:
             while (request := conversation.inbox.get()) is not None:
-                if request is LOOK:
-                    # Here, because only one thread may store it: else what came last could come first.
-                    self._keep_output(run, conversation, process)
-                elif request is not TOLD:
+                if request is PRINTED:
+                    # Here, because only one thread may store it: otherwise an older output could be stored last.
+                    self._store_output(run, conversation, process)
+                elif request is not REPORTED:
                     self._reply(run, request, process)
                 elif self._is_quick(run, process):
-                    self.leaving.add(run)
-                    if conversation.leave(lambda: self._has_left(run, conversation, process)):
+                    self.exiting.add(run)
+                    if conversation.detach(lambda: self._has_exited(run, conversation, process)):
                         return None
-                    self.leaving.discard(run)
+                    self.exiting.discard(run)
         except (
             BaseException
-        ):  # a fault of ours; whatever is reported of this attempt, its code must have ended
+        ):  # a defect of ours; whatever is reported of this attempt, its code must have ended
             process.kill()
             process.wait(CHECK_SECONDS)
             raise
+        finally:
+            if isinstance(run.lender, PipeLender):
+                run.lender.close()
         return self._close(run, conversation, process)
 
     def _is_quick(self, run: Run, process: JobProcess) -> bool:
         """Whether nothing of an attempt is left to be stored but its outcome."""
-        return not process.output.total and not run.has_news and len(self.leaving) < self._slots
+        return not process.output.total and not run.has_progress and len(self.exiting) < self._slots
 
-    def _has_left(self, run: Run, conversation: _Conversation, process: JobProcess) -> None:
-        """Report an attempt whose slot is busy with another one. Called on the supervisor's thread, which must not wait."""
+    def _has_exited(self, run: Run, conversation: _Conversation, process: JobProcess) -> None:
+        """Pass on the outcome of an attempt whose slot runs another one. Called on the supervisor's thread, which must not wait."""
 
         def report() -> None:
             self._on_end(run, self._close(run, conversation, process))
-            self.leaving.discard(run)
+            self.exiting.discard(run)
 
-        if process.output.total or run.has_news:  # said by something else than the handler, meanwhile
-            threading.Thread(target=report, name="penstock-leaving", daemon=True).start()
+        if process.output.total or run.has_progress:  # from something else than the handler, meanwhile
+            # Not a service: one call to the store, seldom, which this thread must not wait for.
+            threading.Thread(target=report, name="penstock-exiting", daemon=True).start()
         else:
             report()
 
     def _close(self, run: Run, conversation: _Conversation, process: JobProcess) -> Outcome:
         run.interruptible(None)
-        run.on_look = None
-        self._keep_output(run, conversation, process)
-        return _outcome(run, conversation.told, conversation.ending, process)
+        run.store_output = None
+        self._store_output(run, conversation, process)
+        return _outcome(run, conversation.report, conversation.ending, process)
 
-    def _keep_output(self, run: Run, conversation: _Conversation, process: JobProcess) -> None:
+    def _store_output(self, run: Run, conversation: _Conversation, process: JobProcess) -> None:
         """Store what was printed, if there is more of it than before."""
         total = process.output.total
-        if total != conversation.kept:
-            conversation.kept = total
+        if total != conversation.stored:
+            conversation.stored = total
             self._on_output(run, process.output.text())
-        conversation.is_looking = False
+        conversation.is_requested = False
 
     def close(self) -> None:
         self._supervisor.close()
 
     def _end(self, run: Run, process: JobProcess) -> None:
         """End a process because of `run.reason`."""
-        grace = {Reason.DRAINED: AT_ONCE, Reason.LOST: SOON}.get(run.reason or Reason.LOST, self._grace)
+        grace = {Reason.DRAINED: NO_GRACE, Reason.LOST: SHORT_GRACE}.get(
+            run.reason or Reason.LOST, self._grace
+        )
         process.end(grace, reason=str(run.reason))
 
     def _reply(self, run: Run, request: Request, process: JobProcess) -> None:
-        """Answer what a job asked."""
+        """Answer a request of a job."""
         try:
             reply = protocol.Reply(self._answer(run, request.verb, request.body))
         except (PenstockError, TimeoutError) as error:
             reply = protocol.reply_of(error)
-        except Exception as error:  # the job asked for something impossible; its process must hear of it
+        except Exception as error:  # the job asked for something impossible; its process must get the error
             logger.exception("a request of job %s failed", run.job.id)
             reply = protocol.reply_of(error)
         process.send(Answer(request.number, protocol.encode(reply)))
@@ -223,10 +233,11 @@ class ProcessRunner:
         client = self._client
         match verb:
             case "submit":
-                return protocol.encode(client.submit(protocol.decode_submissions(body)))
+                submission = protocol.decode_submission(body)
+                return protocol.encode(client.submit(submission.jobs, submission.delay))
             case "spawn":
-                (submission,) = protocol.decode_submissions(body)
-                return run.spawn(submission).encode()
+                submission = protocol.decode_submission(body)
+                return protocol.encode([run.spawn(job, submission.delay) for job in submission.jobs])
             case "checkpoint":
                 run.save_checkpoint(body)
                 return b""
@@ -236,41 +247,77 @@ class ProcessRunner:
                 return client.queue.get_output(body.decode()).encode()
             case "cancel":
                 return b"1" if client.cancel(body.decode()) else b""
+            case "explain":
+                return client.explain(body.decode()).encode()
             case "wait":
-                wish = protocol.decode_wait(body)
-                try:
-                    ended = client.wait(wish.job_id, min(wish.seconds, protocol.WAIT_SECONDS))
-                    return protocol.encode_job(ended)
-                except TimeoutError:
-                    return b""
+                return self._wait(run, protocol.decode_wait(body))
+            case "wait_any":
+                return self._wait_any(run, protocol.decode_wait_any(body))
+            case "wait_over":
+                self._end_waits(run, protocol.decode_ids(body))
+                return b""
+            case "get_jobs":
+                return protocol.encode_jobs(client.get_jobs(protocol.decode_ids(body)).values())
         raise InvalidArgumentError(f"a job cannot ask for {verb!r}", field="verb", value=verb)
+
+    def _wait(self, run: Run, wait: protocol.WaitFor) -> bytes:
+        """Wait a while for a job; the process asks again, unless its time is over."""
+        is_over = wait.seconds < protocol.WAIT_SECONDS
+        try:
+            with lent_by(run.lender):
+                ended = self._client.wait(
+                    wait.job_id, min(wait.seconds, protocol.WAIT_SECONDS), explains=False
+                )
+            is_over = True
+            return protocol.encode_job(ended)
+        except TimeoutError:
+            return b""
+        finally:
+            if is_over and isinstance(run.lender, PipeLender):
+                run.lender.settle(wait.job_id)
+
+    def _wait_any(self, run: Run, wait: protocol.WaitForAny) -> bytes:
+        """Wait a while for the first of several jobs; the process asks again for those that are left."""
+        woken = threading.Event()
+        with self._client.watch(wait.job_ids, woken.set) as watch:
+            if not woken.is_set():
+                with lent_by(run.lender), lending(wait.job_ids[0]):
+                    woken.wait(min(wait.seconds, protocol.WAIT_SECONDS))
+            ended = watch.take()
+        self._end_waits(run, ended)
+        return protocol.encode(ended)
+
+    def _end_waits(self, run: Run, job_ids: Sequence[str]) -> None:
+        if isinstance(run.lender, PipeLender):
+            for job_id in job_ids:
+                run.lender.settle(job_id)
 
 
 class _Conversation:
-    """Hears from one job's process; its requests and its end go to the slot's thread."""
+    """Receives the messages of one job's process; passes its requests and its end to the slot's thread."""
 
     def __init__(self, run: Run | None) -> None:
         self._run = run
-        #: Requests; TOLD when the job has said how it ended, None when its process has.
+        #: Requests; REPORTED when the job has reported its outcome, None when its process has ended.
         self.inbox: SimpleQueue[Request | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._on_end: Callable[[], None] | None = None
-        #: How the job itself says that it ended.
-        self.told: Result | Failure | None = None
+        #: The outcome that the job has reported.
+        self.report: Result | Failure | None = None
         self.ending = Ending(status=None)
         self._has_ended = False
         #: How many bytes of output are stored, and whether the slot has been asked to store more.
-        self.kept = 0
-        self.is_looking = False
+        self.stored = 0
+        self.is_requested = False
 
-    def look(self, process: JobProcess) -> None:
-        """Have the slot store what was printed, if there is something new."""
-        if process.output.total != self.kept and not self.is_looking:
-            self.is_looking = True
-            self.inbox.put(LOOK)
+    def request_output(self, process: JobProcess) -> None:
+        """Request that the slot stores the output, if there is new output."""
+        if process.output.total != self.stored and not self.is_requested:
+            self.is_requested = True
+            self.inbox.put(PRINTED)
 
-    def leave(self, on_end: Callable[[], None]) -> bool:
-        """Have a function called at the end, instead of telling it to the inbox; False if it was told already."""
+    def detach(self, on_end: Callable[[], None]) -> bool:
+        """Call a function at the end, instead of adding None to the inbox; return False if it has ended already."""
         with self._lock:
             if not self._has_ended:
                 self._on_end = on_end
@@ -279,8 +326,8 @@ class _Conversation:
     def received(self, process: JobProcess, message: Message) -> None:  # noqa: ARG002  # a Watcher's
         run = self._run
         if isinstance(message, Result | Failure):
-            self.told = message
-            self.inbox.put(TOLD)
+            self.report = message
+            self.inbox.put(REPORTED)
         elif run is None:
             return
         elif isinstance(message, Progress):
@@ -304,7 +351,7 @@ class _Conversation:
 
 
 def _log(job: Job, message: Log) -> None:
-    """Log here what a job has logged there."""
+    """Log in this process what a job has logged in its own."""
     target = logging.getLogger(message.logger)
     if target.isEnabledFor(message.level):
         record = logging.makeLogRecord(
@@ -325,23 +372,26 @@ def _log(job: Job, message: Log) -> None:
         target.handle(record)
 
 
-def _outcome(run: Run, told: Result | Failure | None, ending: Ending, process: JobProcess) -> Outcome:
-    """Return how an attempt ended, by what its process said and how it went."""
+def _outcome(run: Run, report: Result | Failure | None, ending: Ending, process: JobProcess) -> Outcome:
+    """Return the outcome of an attempt, from its report and from how its process ended."""
     if ending.left:
         logger.warning("job %s left %d processes behind; they were killed", run.job.id, ending.left)
     if ending.reason == "time":
-        run.ask_to_end(Reason.TIMEOUT)
+        run.request_end(Reason.TIMEOUT)
         return timed_out(run)
     if ending.reason in _CODES:
         return Failed(message=ending.cause, category=FailureCategory.SYSTEM, code=_CODES[ending.reason])
-    if isinstance(told, Result):
-        return Completed(told.data)
-    if isinstance(told, Failure):
-        pause = None if told.retry_after is None else timedelta(seconds=told.retry_after)
+    if isinstance(report, Result):
+        return Completed(report.data)
+    if isinstance(report, Failure):
+        pause = None if report.retry_after is None else timedelta(seconds=report.retry_after)
         return Failed(
-            message=told.message, category=FailureCategory(told.category), code=told.code, retry_after=pause
+            message=report.message,
+            category=FailureCategory(report.category),
+            code=report.code,
+            retry_after=pause,
         )
-    output = process.output.text()[-TOLD_OUTPUT:].strip()
+    output = process.output.text()[-MAX_REPORTED_OUTPUT:].strip()
     return Failed(
         message=f"{ending.cause}\n\nOutput:\n{output}" if output else ending.cause,
         category=FailureCategory.SYSTEM,
@@ -351,7 +401,7 @@ def _outcome(run: Run, told: Result | Failure | None, ending: Ending, process: J
 
 def _warn(hazards: Any) -> None:
     logger.warning(
-        "importing the app leaves %s open; a fork must not copy that, so each job imports the app for itself, "
+        "importing the app leaves %s open, which a fork must not copy, so each job imports the app for itself, "
         "which is slower. Open it where it is used, not at import.",
         ", ".join(hazards),
     )

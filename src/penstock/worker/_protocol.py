@@ -1,8 +1,10 @@
-"""What the process of a job asks its worker, and how answers and errors come back."""
+"""Requests of a child process to its worker, and the replies with their answers and errors."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
@@ -10,27 +12,35 @@ import msgspec
 from penstock import errors
 from penstock.errors import PenstockError
 from penstock.job import Job, Key
-from penstock.task import Submission
 
 __all__ = [
     "Order",
     "Reply",
+    "Submission",
     "WaitFor",
+    "WaitForAny",
     "decode_ids",
     "decode_job",
+    "decode_jobs",
     "decode_order",
     "decode_reply",
-    "decode_submissions",
+    "decode_submission",
     "decode_wait",
+    "decode_wait_any",
     "encode",
     "encode_job",
+    "encode_jobs",
     "encode_order",
     "error_of",
     "reply_of",
 ]
 
-#: How long the worker waits for a job's end before it tells the asking process to ask again.
+#: How long the worker waits for a job's end before the child process has to ask again.
 WAIT_SECONDS: Final = 0.25
+
+#: How many jobs, and bytes of jobs, one answer holds.
+MAX_JOBS: Final = 1_000
+MAX_BYTES: Final = 8 * 1024 * 1024
 
 _BUILT_IN_BACKOFFS: Final = ("constant", "linear", "exponential")
 
@@ -41,7 +51,7 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         seconds: how long it may take.
         max_payload: how large its result may be.
-        log_level: from which level on the worker's log shows records of anybody.
+        log_level: the lowest level of records that the worker's log shows.
     """
 
     job: Job
@@ -50,15 +60,29 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
     log_level: int = logging.WARNING
 
 
+class Submission(msgspec.Struct, frozen=True, array_like=True):
+    """Jobs to store; the delay counts from the store's now, which their process does not know."""
+
+    jobs: list[Job]
+    delay: timedelta | None = None
+
+
 class WaitFor(msgspec.Struct, frozen=True, array_like=True):
-    """Whether a job has ended; the answer may take so many seconds."""
+    """Request for a job's end; the answer may take so many seconds."""
 
     job_id: str
     seconds: float
 
 
+class WaitForAny(msgspec.Struct, frozen=True, array_like=True):
+    """Request for those of some jobs that have ended; the answer may take so many seconds if none has."""
+
+    job_ids: list[str]
+    seconds: float
+
+
 class Reply(msgspec.Struct, frozen=True, array_like=True):
-    """An answer, or the error that a verb raised: the name of its class, its text and what facts can be told."""
+    """An answer, or the error that a verb raised: the name of its class, its text and its plain facts."""
 
     body: bytes = b""
     error: str = ""
@@ -81,10 +105,24 @@ def encode_job(job: Job) -> bytes:
     return _encoder.encode(_portable(job))
 
 
+def encode_jobs(jobs: Iterable[Job]) -> bytes:
+    """Return jobs as an answer: the first ones, as many as fit into one message, and at least one."""
+    chosen: list[Job] = []
+    size = 0
+    for job in jobs:
+        size += (
+            len(job.payload) + len(job.result or b"") + len(job.checkpoint or b"") + len(job.error_message)
+        )
+        if chosen and (size > MAX_BYTES or len(chosen) >= MAX_JOBS):
+            break
+        chosen.append(_portable(job))
+    return _encoder.encode(chosen)
+
+
 def _portable(job: Job) -> Job:
     """Return a job that any process can read."""
     if job.retry is not None and job.retry.backoff not in _BUILT_IN_BACKOFFS:
-        # A backoff of one's own is a name that the other process may not know; the policy is the worker's business.
+        # A custom backoff is a name that the other process may not have; only the worker needs the policy.
         return msgspec.structs.replace(job, retry=None)
     return job
 
@@ -96,8 +134,10 @@ def _read(kind: type, value: Any) -> Any:
 _encoder = msgspec.msgpack.Encoder()
 decode_order = msgspec.msgpack.Decoder(Order, dec_hook=_read).decode
 decode_job = msgspec.msgpack.Decoder(Job, dec_hook=_read).decode
-decode_submissions = msgspec.msgpack.Decoder(list[Submission]).decode
+decode_submission = msgspec.msgpack.Decoder(Submission, dec_hook=_read).decode
 decode_wait = msgspec.msgpack.Decoder(WaitFor).decode
+decode_wait_any = msgspec.msgpack.Decoder(WaitForAny).decode
+decode_jobs = msgspec.msgpack.Decoder(list[Job], dec_hook=_read).decode
 decode_ids = msgspec.msgpack.Decoder(list[str]).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode
 

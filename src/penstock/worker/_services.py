@@ -1,4 +1,4 @@
-"""What a worker does beside running jobs: it delivers callbacks and ticks the app's schedules."""
+"""The other services of a worker: delivery of callbacks and the ticker of the app's schedules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from penstock.app import App
-from penstock.periodic import Ticker
+from penstock.app.schedules import Ticker
 from penstock.queue import Queue
 
 __all__ = ["services"]
@@ -16,7 +16,7 @@ __all__ = ["services"]
 def services(app: App, queue: Queue) -> Iterator[Callable[[], None]]:
     """Deliver callbacks and tick schedules while the block runs.
 
-    Gives a function that waits a little for the callbacks of jobs that have just ended.
+    Yield a function that waits a little for the callbacks of jobs that have just ended.
     """
     from penstock.callbacks import CallbackDelivery  # noqa: PLC0415  # brings HTTP along; only workers need it
 

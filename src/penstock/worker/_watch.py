@@ -1,70 +1,81 @@
-"""The worker's watch over what runs: time limits, cancellations, jobs that were taken away, progress, prefetched jobs.
+"""The worker's watch over its runs: time limits, cancellations, reclaimed jobs, progress, prefetched jobs.
 
-One thread looks every tenth of a second. What this process itself commits is told by the store at once.
+One thread checks every tenth of a second. Cancellations that this process commits are seen at once, by the store's listener.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from penstock.backends.base import Change
-from penstock.errors import PenstockError
+from penstock.backends import Change
+from penstock.errors import QueueClosedError
 from penstock.job import JobStatus
+from penstock.lifecycle import LOST_BY_SILENCE
 from penstock.logs import job_fields
 from penstock.queue import Queue
-from penstock.worker._run import Reason, Run
+from penstock.service import Service
+from penstock.worker.run import Reason, Run
 
 __all__ = ["Watch"]
 
 logger = logging.getLogger("penstock.worker")
 
 TICK_SECONDS: Final = 0.1
-STORE_LOOK_SECONDS: Final = 0.5
+STORE_POLL_SECONDS: Final = 0.5
 PROGRESS_SECONDS: Final = 0.25
 OUTPUT_SECONDS: Final = 1.0
 
 
 class Watched(Protocol):
-    """What the watch needs of a worker."""
+    """The part of a worker that the watch uses."""
 
     def runs(self) -> list[Run]: ...
 
     def overdue(self, run: Run) -> None:
-        """Be told that a run has used up its time, or the grace after it was asked to end."""
+        """Called when a run has used up its time, or the grace after it was asked to end."""
 
     def tidy(self) -> None:
-        """Do what is due now and then."""
+        """Called on every tick."""
 
 
 class Watch:
-    """Looks after the runs of one worker."""
+    """Enforces limits and cancellations of the runs of one worker."""
 
     def __init__(self, worker: Watched, queue: Queue, grace: float) -> None:
         self._worker = worker
         self._queue = queue
         self._grace = grace
-        self._stopped = threading.Event()
         self._unlisten: Callable[[], None] | None = None
         #: Jobs that were cancelled before a slot had taken them.
         self.cancelled: set[str] = set()
-        self._thread = threading.Thread(target=self._watch, name="penstock-watch", daemon=True)
+        #: Attempts that were reclaimed, the last allowed ones of their jobs.
+        self._reclaimed: set[Run] = set()
+        self._next_store_poll = self._next_flush = self._next_output = 0.0
+        self._service = Service(
+            "watch",
+            self._tick,
+            seconds=TICK_SECONDS,
+            begins_with_pause=True,
+            label="the watch over running jobs",
+            log=logger,
+        )
 
     def start(self) -> None:
-        self._unlisten = self._queue.backend.listen(self._notice)
-        self._thread.start()
+        """Start the thread."""
+        self._unlisten = self._queue.backend.runtime.listen(self._on_commit)
+        self._service.start()
 
     def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
+        """End the thread."""
+        self._service.stop()
         if self._unlisten is not None:
             self._unlisten()
 
-    def _notice(self, changes: Sequence[Change]) -> None:
-        """Be told of a commit of this process: quick, and never raises."""
+    def _on_commit(self, changes: Sequence[Change]) -> None:
+        """Cancel what a commit of this process cancelled: quick, and never raises."""
         for change in changes:
             if change.status is JobStatus.CANCELLING:
                 self._cancel(change.job_id, change.attempt)
@@ -73,61 +84,79 @@ class Watch:
         for run in self._worker.runs():
             if run.job.id == job_id:
                 if run.job.attempt == attempt:
-                    run.ask_to_end(Reason.CANCELLED)
+                    run.request_end(Reason.CANCELLED)
                 return
         self.cancelled.add(job_id)
 
-    def _watch(self) -> None:
-        look_at = flush_at = keep_at = 0.0
-        while not self._stopped.wait(TICK_SECONDS):
-            now = time.monotonic()
-            runs = self._worker.runs()
-            try:
-                self._end_overdue(runs, now)
-                if now >= flush_at:
-                    flush_at = now + PROGRESS_SECONDS
-                    for run in runs:
-                        if run.has_news:
-                            run.flush()
-                if now >= keep_at:
-                    keep_at = now + OUTPUT_SECONDS
-                    for run in runs:
-                        if (look := run.on_look) is not None:  # it may end meanwhile
-                            look()
-                if now >= look_at:
-                    look_at = now + STORE_LOOK_SECONDS
-                    self._ask_the_store(runs)
-                self._worker.tidy()
-            except PenstockError as error:
-                logger.warning("the watch over running jobs goes on: %s", error)
-            except Exception:  # whatever it is, time limits must hold
-                logger.exception("the watch over running jobs goes on")
+    def _tick(self) -> None:
+        """Do what is due. Time limits come first: they must hold when the store fails."""
+        now = time.monotonic()
+        runs = self._worker.runs()
+        self._end_overdue(runs, now)
+        try:
+            self._store_progress(runs, now)
+            if now >= self._next_store_poll:
+                self._next_store_poll = now + STORE_POLL_SECONDS
+                self._poll_store(runs)
+            self._worker.tidy()
+        except QueueClosedError as error:  # it would end this thread, and time limits must hold
+            logger.warning("the watch over running jobs continues: %s", error)
+
+    def _store_progress(self, runs: list[Run], now: float) -> None:
+        if now >= self._next_flush:
+            self._next_flush = now + PROGRESS_SECONDS
+            for run in runs:
+                if run.has_progress:
+                    run.flush()
+        if now >= self._next_output:
+            self._next_output = now + OUTPUT_SECONDS
+            for run in runs:
+                if (store_output := run.store_output) is not None:  # it may end meanwhile
+                    store_output()
 
     def _end_overdue(self, runs: list[Run], now: float) -> None:
         for run in runs:
             if run.reason is None and now >= run.ends_at:
-                run.ask_to_end(Reason.TIMEOUT)
+                run.request_end(Reason.TIMEOUT)
                 self._worker.overdue(run)
             elif run.reason is not None and now >= min(
-                run.asked_at + self._grace, max(run.ends_at, run.asked_at)
+                run.requested_at + self._grace, max(run.ends_at, run.requested_at)
             ):
                 self._worker.overdue(run)
 
-    def _ask_the_store(self, runs: list[Run]) -> None:
-        """Find out what others did to the jobs that run here."""
+    def _poll_store(self, runs: list[Run]) -> None:
+        """Poll for cancellations and reclaims by other processes of the jobs that run here."""
+        self._reclaimed.intersection_update(runs)
         if not runs:
             return
-        found = self._queue.backend.statuses([run.job.id for run in runs])
+        found = self._queue.backend.runtime.statuses([run.job.id for run in runs])
         for run in runs:
             status, attempt = found.get(run.job.id, (None, -1))
             if attempt != run.job.attempt or status not in (JobStatus.RUNNING, JobStatus.CANCELLING):
-                if not run.is_settled and run.ask_to_end(Reason.LOST):
+                if attempt == run.job.attempt and status is JobStatus.DEAD_LETTER and self._may_finish(run):
+                    continue
+                if not run.is_settled and run.request_end(Reason.LOST):
                     logger.warning(
-                        "job %s was taken from attempt %d (it is %s now); its handler is told to end",
+                        "job %s was reclaimed from attempt %d (it is %s now); its handler is asked to end",
                         run.job.id,
                         run.job.attempt,
                         status or "gone",
                         extra={"event": "job.lost", **job_fields(run.job)},
                     )
             elif status is JobStatus.CANCELLING:
-                run.ask_to_end(Reason.CANCELLED)
+                run.request_end(Reason.CANCELLED)
+
+    def _may_finish(self, run: Run) -> bool:
+        """Whether a job was reclaimed after its last allowed attempt: no other one follows, and its result counts."""
+        if run in self._reclaimed:
+            return True
+        verb = self._queue.backend.runtime.released({run.job.id: run.job.attempt}).get(run.job.id)
+        if verb not in LOST_BY_SILENCE:
+            return False
+        self._reclaimed.add(run)
+        logger.warning(
+            "job %s was reclaimed while it runs here; its handler continues, and its result is reported",
+            run.job.id,
+            extra={"event": "job.lost", **job_fields(run.job)},
+        )
+        return True

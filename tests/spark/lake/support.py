@@ -21,7 +21,7 @@ class RandomStore:
         self.url = f"sqlite:///{folder}/{name}.db"
         self._clock = ManualClock(START)
         with penstock.open_backend(self.url, clock=self._clock) as backend:
-            self.id = backend.store_id()
+            self.id = backend.journal.store_id()
 
     def stir(self, seed: int, steps: int = 300) -> None:
         with penstock.open_backend(self.url, clock=self._clock) as backend:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.journals import START, Journal, entries_of, frame_of_all, memory_store
 
-from penstock import FailureCategory, Job, RetryPolicy
+from penstock import FailureCategory, Job, RetryPolicy, Timeouts
 from penstock.job import JobStatus, JournalEntry
 from penstock.spark.transforms import attempts
 
@@ -29,6 +29,7 @@ COLUMNS = [
     "error_category",
     "error_code",
     "error_message",
+    "released",
 ]
 
 SCENARIOS: dict[str, Callable[[], list[JournalEntry]]] = {}
@@ -68,13 +69,14 @@ def still_running():
     return entries_of(backend)
 
 
-def given_up(report):
+def given_up(report, retry=None):
     backend, clock = memory_store()
-    backend.enqueue_job(Job(id="a", type="t"))
-    backend.enqueue_job(Job(id="b", type="t"))
+    visible = Timeouts(visibility=5)
+    backend.enqueue_job(Job(id="a", type="t", retry=retry, timeouts=visible))
+    backend.enqueue_job(Job(id="b", type="t", timeouts=visible))
     backend.dequeue_jobs("w", limit=2)
     clock.advance(5)
-    backend.mark_worker_unresponsive("w")
+    assert backend.maintain().lost == 2
     clock.advance(4)
     report(backend)
     return entries_of(backend)
@@ -83,6 +85,11 @@ def given_up(report):
 @scenario
 def late_completion():
     return given_up(lambda backend: backend.complete_job("a", attempt=1))
+
+
+@scenario
+def late_completion_of_a_dead_job():
+    return given_up(lambda backend: backend.complete_job("a", attempt=1), retry=RetryPolicy(max_attempts=1))
 
 
 @scenario
@@ -165,6 +172,7 @@ def test_an_attempt_that_still_runs_is_not_there(found):
     ("name", "outcome"),
     [
         ("late_completion", "completed"),
+        ("late_completion_of_a_dead_job", "completed"),
         ("late_failure", "failed"),
         ("late_stop", "stopped"),
         ("correction", "unknown_stopped"),

@@ -71,6 +71,14 @@ def moves_after_its_end(journal):
     journal("a", "claim")
 
 
+@planted(4)
+def a_dead_job_is_completed_without_a_loss(journal):
+    journal("a", "enqueue", max_attempts=1)
+    journal("a", "claim")
+    journal("a", "fail", "dead_letter", failures=1, retry_count=1)
+    journal("a", "complete", "completed")
+
+
 @planted(5)
 def the_fence_jumps(journal):
     journal("a", "enqueue")
@@ -133,10 +141,46 @@ def claimed_too_early(journal):
     journal("a", "claim")
 
 
+@planted(12)
+def started_before_it_was_ready(journal):
+    journal("a", "enqueue")
+    journal("a", "claim")
+    journal("a", "complete", "completed", ready_at=START + HOUR, started_at=START)
+
+
+@planted(25)
+def ended_before_it_started(journal):
+    journal("a", "enqueue")
+    journal("a", "claim")
+    journal("a", "complete", "completed", ready_at=START, started_at=START + HOUR)
+
+
 @planted(13)
 def an_idempotency_key_twice(journal):
     journal("a", "enqueue", idempotency_key="once")
     journal("b", "enqueue", idempotency_key="once")
+
+
+@planted(13)
+def an_idempotency_key_twice_though_the_first_has_ended(journal):
+    journal.healthy("a", idempotency_key="once")
+    journal("b", "enqueue", idempotency_key="once")
+
+
+@planted(13)
+def a_unique_key_twice_while_the_first_is_unfinished(journal):
+    journal("a", "enqueue_unique", idempotency_key="once")
+    journal.now += 48 * HOUR
+    journal("b", "enqueue_unique", idempotency_key="once")
+
+
+@planted(13)
+def a_unique_key_twice_after_its_job_came_back(journal):
+    journal("a", "enqueue_unique", idempotency_key="once")
+    journal("a", "claim")
+    journal("a", "mark_unknown_stopped", "unknown_stopped")
+    journal("a", "update_status", "unknown_retry")
+    journal("b", "enqueue_unique", idempotency_key="once")
 
 
 @planted(14)
@@ -179,6 +223,15 @@ def healthy() -> list[JournalEntry]:
     journal("job-0", "delete")
     journal.forget("job-0")
     journal.healthy("job-0", idempotency_key="key-0")
+    for number in range(3):  # each once the one before has ended, by the rule of either
+        verb = "enqueue" if number == 1 else "enqueue_unique"
+        journal(f"unique-{number}", verb, idempotency_key="unique")
+        journal(f"unique-{number}", "claim")
+        journal(f"unique-{number}", "complete", "completed")
+    journal("late", "enqueue", max_attempts=1)
+    journal("late", "claim")
+    journal("late", "lose", "dead_letter", failures=1)
+    journal("late", "complete", "completed")
     return journal.entries
 
 
@@ -203,7 +256,7 @@ def found(spark, written):
     assert audit.events == sum(map(len, written.values()))
     results = {name: [] for name in written}
     for row in audit.violations.collect():
-        # Of the others nobody said that they were drained.
+        # The others are audited without drained_at.
         if row.invariant != 9 or row.source == "left_running":
             results[row.source].append(row)
     return results

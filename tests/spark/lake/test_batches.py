@@ -16,7 +16,7 @@ from penstock.spark import read_table, sync
 from penstock.spark._settings import temporarily
 from penstock.spark.lake import _batch
 from penstock.spark.transforms import flows, latest
-from penstock.spark.transforms._rows import REPORTS, UNKNOWN
+from penstock.spark.transforms.rows import LOST, REPORTS
 
 SEEDS = (11, 12, 13)
 
@@ -44,14 +44,14 @@ def pairs(table):
 @pytest.mark.parametrize("rows_at_once", [7, 100_000])
 def test_a_look_into_the_files_tells_what_the_journals_hold(monkeypatch, journals, files, rows_at_once):
     monkeypatch.setattr(_batch, "_ROWS_AT_ONCE", rows_at_once)
-    found = _batch.look_into(files)
+    found = _batch.read_batch(files)
     rows = [(source, entry) for source, entries in journals.items() for entry in entries]
     assert found.counts == Counter(source for source, _ in rows)
     assert found.rows == len(rows)
     assert found.first_hour == {
         source: int(datetime(2026, 11, 16, 9, tzinfo=UTC).timestamp()) * 1_000_000 for source in journals
     }
-    assert found.amendments == sum(e.from_status in UNKNOWN and e.verb in REPORTS for _, e in rows)
+    assert found.amendments == sum(e.from_status in LOST and e.verb in REPORTS for _, e in rows)
     assert found.from_final == sum(e.from_status in FINAL for _, e in rows)
     begun = [(source, e) for source, e in rows if e.from_status is None]
     waiting = [(source, e) for source, e in begun if e.after or e.after_any]
@@ -65,16 +65,16 @@ def test_a_look_into_the_files_tells_what_the_journals_hold(monkeypatch, journal
 
 
 def test_of_a_large_batch_no_ids_are_held(monkeypatch, files):
-    small = _batch.look_into(files)
+    small = _batch.read_batch(files)
     monkeypatch.setattr(_batch, "SMALL_BATCH", small.rows - 1)
-    large = _batch.look_into(files)
+    large = _batch.read_batch(files)
     assert (small.is_small, large.is_small) == (True, False)
     assert large.named is None
     assert large[:5] == small[:5]
 
 
 def test_a_batch_without_rows_holds_nothing():
-    assert _batch.look_into([]).rows == 0
+    assert _batch.read_batch([]).rows == 0
 
 
 # -- trees --------------------------------------------------------------------------------------------------------
@@ -95,7 +95,8 @@ def wide():
     return entries_of(backend)
 
 
-@pytest.mark.parametrize("limit", ["FEW_LINKS", "MOST_STEPS"])
+@pytest.mark.deep
+@pytest.mark.parametrize("limit", ["FEW_LINKS", "MAX_STEPS"])
 def test_trees_are_the_same_whoever_walks_them(spark, monkeypatch, journals, limit):
     module = importlib.import_module(
         "penstock.spark.transforms.flows"
@@ -114,6 +115,7 @@ def test_trees_are_the_same_whoever_walks_them(spark, monkeypatch, journals, lim
 # -- syncs --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_large_batches_and_a_session_elsewhere_make_the_same_lake(spark, monkeypatch, tmp_path):
     monkeypatch.setattr(_batch, "SMALL_BATCH", 0)
     store, lake = RandomStore(tmp_path), tmp_path / "lake"

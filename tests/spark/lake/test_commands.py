@@ -13,13 +13,14 @@ from contextlib import contextmanager
 import pytest
 from py4j.protocol import Py4JNetworkError
 from tests.spark.lake.support import RandomStore, assert_lake_is
+from tests.waiting import until
 from typer.testing import CliRunner
 
 import penstock
 from penstock.cli import app, run
 from penstock.errors import InvalidArgumentError
 from penstock.spark import sync
-from penstock.spark.lake._manifest import LakeFolder
+from penstock.spark.lake.manifest import LakeFolder
 
 PIPELINE, AUDIT, REPORT = (
     importlib.import_module(f"penstock.cli.{name}") for name in ("pipeline", "audit", "report")
@@ -65,12 +66,7 @@ def test_a_continuous_pipeline_follows_until_a_signal_and_leaves_whole_tables(in
     steps = []
 
     def reaches(condition):
-        never = threading.Event()
-        for _ in range(20_000):
-            if condition():
-                return
-            never.wait(0.05)
-        raise AssertionError(f"the pipeline did not get there; it went {steps}")
+        until(condition, f"the pipeline's next step after {steps}", seconds=1000)
 
     def has_all():
         offsets = LakeFolder(lake).current().offsets if (lake / "_penstock" / "lake.json").exists() else {}
@@ -118,12 +114,18 @@ def test_a_violation_is_printed_with_its_rows_and_exits_1(invoke, sqlite_url):
 
     with penstock.connect(sqlite_url) as queue:
         queue.submit("t")
+        (job,) = queue.claim_jobs("worker", limit=1)
+        queue.complete_job(job.id, attempt=job.attempt)
+        queue.submit("t")
     with apsw.Connection(sqlite_url.removeprefix("sqlite:///")) as connection:
-        connection.execute("UPDATE journal SET n = 7")
+        connection.execute("UPDATE journal SET n = 7 WHERE seq = 4")
+        connection.execute("UPDATE journal SET ready_at = started_at + 60000000 WHERE seq = 3")
     found = invoke("audit", "--url", sqlite_url)
     assert found.exit_code == 1
     assert "1 (origin): job" in found.output
-    assert "seq 1, n 7: enqueue nothing → initial_pending" in found.output
+    assert "seq 4, n 7: enqueue nothing → initial_pending" in found.output
+    assert "12 (never early): job" in found.output
+    assert "before the job was ready at" in found.output
     lines = invoke("audit", "--url", sqlite_url, "--json").stdout.splitlines()
     assert 1 in {json.loads(line)["invariant"] for line in lines if line.startswith("{")}
 
@@ -135,10 +137,15 @@ def test_a_violation_is_printed_with_its_rows_and_exits_1(invoke, sqlite_url):
         (["audit", "--lake", "x", "--url", "sqlite:///x"], "one of them"),
         (["report", "--lake", "x"], "--out report.html"),
         (["report", "--lake", "x", "--out", "/no/such/folder/report.html"], "no folder"),
-        (["archive", "--older-than", "soon"], "such as 90d, got 'soon'"),
+        (["archive", "--older-than", "soon"], "got 'soon'"),
+        (["pipeline", "run", "--url", "sqlite:///jobs.db", "--lake", "."], "is not empty and not a lake"),
     ],
 )
-def test_what_is_wrong_is_said_before_spark_starts(arguments, message):
+def test_what_is_wrong_is_said_before_spark_starts(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    penstock.connect("sqlite:///jobs.db").close()
+    for module in (PIPELINE, AUDIT, REPORT):
+        monkeypatch.setattr(module, "spark_session", pytest.fail)
     done = CliRunner().invoke(app, arguments)
     assert isinstance(done.exception, InvalidArgumentError)
     assert message in str(done.exception)
@@ -148,12 +155,12 @@ def test_archive_tells_what_it_removed_and_for_whom_it_kept_the_rest(sqlite_url)
     with penstock.connect(sqlite_url) as queue:
         queue.cancel_jobs(job_ids=[queue.submit("t").id])
         queue.submit("t")
-        queue.backend.register_consumer("lake:x")
+        queue.backend.journal.register_consumer("lake:x")
     kept = CliRunner().invoke(app, ["archive", "--url", sqlite_url, "--older-than", "0s"])
     assert "0 histories with 0 rows were removed" in kept.output
-    assert "kept for lake:x: what lies after seq 0" in kept.output
+    assert "kept for lake:x: rows after seq 0" in kept.output
     with penstock.open_backend(sqlite_url) as backend:
-        backend.advance_consumer("lake:x", 3)
+        backend.journal.advance_consumer("lake:x", 3)
     done = CliRunner().invoke(app, ["archive", "--url", sqlite_url, "--older-than", "0s"])
     assert "1 histories with 2 rows were removed" in done.output
 
@@ -183,7 +190,7 @@ def test_spark_is_not_started_for_what_is_not_there(command, words, monkeypatch,
 
 
 class GoneSession:
-    """A session whose Java was ended: by the signal that the command got too, or by somebody else."""
+    """A session whose Java was ended: by the signal that the command also got, or by another process."""
 
     def stop(self):
         raise Py4JNetworkError("Answer from Java side is empty")
@@ -191,7 +198,10 @@ class GoneSession:
 
 @pytest.mark.parametrize(
     ("what", "code", "words"),
-    [(KeyboardInterrupt(), 130, ""), (Py4JNetworkError("no answer"), 1, "penstock: Spark has gone away")],
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (Py4JNetworkError("no answer"), 1, "penstock: the connection to Spark is lost"),
+    ],
 )
 def test_an_interrupt_and_a_java_that_is_gone_leave_no_traceback(
     what, code, words, monkeypatch, tmp_path, capsys
@@ -227,5 +237,5 @@ main()
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 2
-    assert "pip install 'penstock[spark]'" in done.stderr
+    assert "pip install '.[spark]' in a checkout" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""A lake whose files somebody else has cut off or deleted: it says so, and what can be made again is."""
+"""A lake with truncated or deleted files: the error names them, and derived tables can be rebuilt."""
 
 import apsw
 import pytest
@@ -7,7 +7,7 @@ from tests.spark.lake.test_manifest import FIRST, commit, contents
 import penstock
 from penstock import spark as ps
 from penstock.errors import BackendError
-from penstock.spark.lake._manifest import LakeFile, LakeFolder, Manifest
+from penstock.spark.lake.manifest import LakeFile, LakeFolder, Manifest
 
 
 @pytest.fixture
@@ -39,6 +39,7 @@ def test_before_a_rebuild_only_the_events_need_to_be_whole(folder):
         folder.repair(rebuilds=True)
 
 
+@pytest.mark.deep
 def test_a_rebuild_mends_every_table_but_events(spark, sqlite_url, tmp_path):
     """Also those without rows: nothing here depends on another job, so there are no flows."""
     with penstock.connect(sqlite_url) as queue:
@@ -69,6 +70,7 @@ def test_a_rebuild_mends_every_table_but_events(spark, sqlite_url, tmp_path):
     assert rows() == before
 
 
+@pytest.mark.deep
 def test_what_a_journal_has_lost_is_not_taken_for_archived(spark, sqlite_url, tmp_path):
     with penstock.connect(sqlite_url) as queue:
         queue.submit_many([{"type": "a"}, {"type": "b"}, {"type": "c"}])

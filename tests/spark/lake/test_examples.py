@@ -1,3 +1,4 @@
+import pytest
 from examples.bulk_from_dataframe import bulk_from_dataframe
 from examples.replay_failed import replay_failed
 
@@ -5,6 +6,7 @@ import penstock
 from penstock import JobStatus
 
 
+@pytest.mark.deep
 def test_what_failed_for_one_reason_is_submitted_again_once(spark, sqlite_url, tmp_path):
     replay_failed.a_bad_day(sqlite_url)
     assert replay_failed.replay(spark, sqlite_url, tmp_path / "lake") == 3

@@ -88,6 +88,46 @@ def test_sketches_of_workers_and_hours_can_be_merged(found):
     assert found[1] == 40.0
 
 
+def test_jobs_of_one_frame_are_busy_together(spark):
+    """Three jobs that were claimed at once and end one after the other; then a wave of its own, and an ordinary worker."""
+    backend, clock = memory_store()
+    backend.enqueue_jobs([Job(id=f"a{n}", type="a") for n in range(5)])
+    backend.dequeue_jobs("frames:host:1:ab", limit=3)
+    for number in range(3):
+        clock.advance(10)
+        backend.complete_job(f"a{number}")
+    clock.advance(100)
+    backend.dequeue_jobs("frames:host:1:ab", limit=1)
+    backend.dequeue_jobs("plain", limit=1)
+    clock.advance(5)
+    backend.complete_job("a3")
+    backend.complete_job("a4")
+    events = frame_of_all(spark, {"store": entries_of(backend)})
+    rows = hourly(attempts(events)).where("tag IS NULL").collect()
+    assert {row.worker: row.busy_seconds for row in rows} == {"frames:host:1:ab": 35.0, "plain": 5.0}
+    assert {row.worker: row.run_p99 for row in rows} == {"frames:host:1:ab": 30.0, "plain": 5.0}
+
+
+def test_what_was_handed_back_was_not_tried_again(spark):
+    backend, _ = memory_store()
+    backend.enqueue_jobs([Job(id="a", type="a"), Job(id="b", type="a")])
+    backend.dequeue_jobs("w", limit=2)
+    backend.release_jobs({"a": "the worker ends"})
+    backend.fail_job("b", "no")
+    backend.dequeue_jobs("w", limit=2)
+    backend.complete_job("a")
+    events = frame_of_all(spark, {"store": entries_of(backend)})
+    ended = attempts(events)
+    assert ended.where("released").select("job_id", "attempt", "outcome").collect() == [
+        ("a", 1, "failed_retry")
+    ]
+    (row,) = hourly(ended).collect()
+    assert (row.attempts, row.completed, row.retried, row.released, row.stopped) == (3, 1, 1, 1, 0)
+    (older,) = hourly(ended.drop("released")).collect()
+    assert (older.retried, older.released) == (2, 0)
+    assert row.retry_rate == pytest.approx(1 / 3)
+
+
 def test_backlog_goes_on_from_what_was_left(spark):
     events = frame_of_all(spark, {"store": [row for row in busy_hours() if row.recorded_at.hour == 10]})
     before = spark.createDataFrame([("store", "a", 1)], "source string, type string, backlog bigint")

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from penstock.errors import BackendError, InvalidArgumentError
-from penstock.spark.lake import _manifest
-from penstock.spark.lake._manifest import LakeFile, LakeFolder, Manifest, Staged
+from penstock.spark.lake import manifest
+from penstock.spark.lake.manifest import VERSION, LakeFile, LakeFolder, Manifest, Staged
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_interrupted_at_any_step_it_is_all_or_nothing(folder, monkeypatch, step)
             patch.setattr(Path, name, counted(getattr(Path, name)))
         for name in ("link", "fsync"):
             patch.setattr(os, name, counted(getattr(os, name)))
-        patch.setattr(_manifest.shutil, "rmtree", counted(_manifest.shutil.rmtree))
+        patch.setattr(manifest.shutil, "rmtree", counted(manifest.shutil.rmtree))
         try:
             commit(folder, SECOND)
             whole = True
@@ -139,7 +139,7 @@ def test_a_lake_of_a_newer_version_is_refused(folder):
     identity = msgspec.json.decode(path.read_bytes())
     path.write_bytes(msgspec.json.encode(identity | {"version": 99}))
     for use in (folder.check, folder.create):
-        with pytest.raises(BackendError, match=r"version 99.*up to 1; upgrade"):
+        with pytest.raises(BackendError, match=rf"version 99.*up to {VERSION}; upgrade"):
             use()
 
 
@@ -169,7 +169,7 @@ def test_a_folder_that_is_something_else_is_left_alone(tmp_path):
 
 HOLD = """
 import sys
-from penstock.spark.lake._manifest import LakeFolder
+from penstock.spark.lake.manifest import LakeFolder
 with LakeFolder(sys.argv[1]).locked():
     print("held", flush=True)
     sys.stdin.read()
@@ -188,7 +188,7 @@ def test_two_pipelines_on_one_lake_take_turns(folder):
     finally:
         other.kill()
         other.communicate()
-    with folder.locked():  # whoever dies holds nothing
+    with folder.locked():  # the lock ends with its process
         pass
 
 

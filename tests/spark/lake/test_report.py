@@ -2,14 +2,19 @@ import base64
 import json
 
 import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
 from tests.spark.lake.browser import browser
 
+import penstock
 from penstock.errors import InvalidArgumentError
-from penstock.spark import read_table
+from penstock.spark import read_table, run_frames, sync
 from penstock.spark.reporting import report_figures, report_page
+from penstock.spark.reporting._errors import error_groups
 from penstock.spark.reporting._short import fine_step, short_figures
-from penstock.spark.reporting._values import moment
+from penstock.spark.reporting._values import moment, with_gaps
 
+OUTCOMES = ("completed", "retried", "failed", "stopped", "released")
 NASTY = "</script><script>alert(1)</script><b>&amp;"
 
 PLOTS = """
@@ -38,7 +43,18 @@ def small_figures():
         "unit_seconds": 3600,
         "summary": {
             **dict.fromkeys(
-                ("jobs", "completed", "failed", "cancelled", "waiting", "running", "attempts", "retried"), 3
+                (
+                    "jobs",
+                    "completed",
+                    "failed",
+                    "cancelled",
+                    "waiting",
+                    "running",
+                    "attempts",
+                    "retried",
+                    "released",
+                ),
+                3,
             ),
             **dict.fromkeys(("busy_seconds", "wait_p50", "wait_p99", "run_p50", "run_p99"), 1.5),
             "first": times[0],
@@ -50,6 +66,7 @@ def small_figures():
             "retried": [1, 0],
             "failed": [0, 2],
             "stopped": [0, 0],
+            "released": [0, 4],
         },
         "backlog": {"time": times, "enqueued": [6, 8], "waiting": [0, 3]},
         "wait": {"time": times, "n": [6, 8], "p50": [0.1, 0.2], "p95": [0.5, 0.6], "p99": [1.0, None]},
@@ -64,6 +81,18 @@ def small_figures():
             "run_p99": [2.0, 3.0],
         },
         "workers": {"worker": ["w1", NASTY], "attempts": [9, 5], "busy_seconds": [100.5, 20.25]},
+        "errors": [
+            {
+                "message": NASTY,
+                "attempts": 5,
+                "jobs": 4,
+                "failed": 2,
+                "types": ["resize", NASTY],
+                "category": "temporary",
+                "last": times[1],
+                "example": NASTY,
+            }
+        ],
         "slowest": [
             {
                 "job_id": NASTY,
@@ -104,6 +133,38 @@ def small_figures():
     }
 
 
+#: What is wider than the window, or is drawn outside of its plot.
+OUTSIDE = """
+(() => {
+  const wide = [...document.querySelectorAll("body *")].filter((each) => !each.closest(".scroll") && !each.closest("svg")
+    && each.getBoundingClientRect().right > innerWidth + 1).map((each) => `${each.tagName}#${each.id}`);
+  const drawn = window.penstockDrawn.flatMap((id) => {
+    const plot = document.getElementById(id), box = plot.getBoundingClientRect();
+    return [...plot.querySelectorAll("svg.main-svg, svg text, svg .legend")].filter((each) => {
+      const own = each.getBoundingClientRect();
+      return own.width && (own.right > box.right + 1 || own.left < box.left - 1);
+    }).map((each) => `${id}: ${each.textContent}`);
+  });
+  return {wide, drawn, page: document.documentElement.scrollWidth, window: innerWidth};
+})()
+"""
+
+
+def long_figures():
+    """Figures with long names, many workers and a stretch without anything."""
+    figures = small_figures()
+    name = "a-worker-with-a-long-name-on-a-host-with-a-long-name.example.org:4711:"
+    figures["workers"] = {
+        "worker": [f"{name}{number}" for number in range(20)],
+        "attempts": [1] * 20,
+        "busy_seconds": [123_456.75] * 20,
+    }
+    figures["types"]["type"] = ["shop.images.thumbnails.make_a_small_one", "shop.mail.send_a_long_letter"]
+    figures["slowest"] *= 20
+    figures["errors"] *= 5
+    return figures
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     """What a browser made of the page: in light, in dark, and what it complained about."""
@@ -132,7 +193,7 @@ def test_every_plot_is_there_and_the_browser_has_nothing_to_say(seen):
 def test_the_plots_show_the_figures_of_the_json(seen):
     figures, shown = small_figures(), dict(zip(seen[0]["ids"], seen[0]["shown"], strict=True))
     for plot, names in {
-        "throughput": ("completed", "retried", "failed", "stopped"),
+        "throughput": ("completed", "retried", "failed", "stopped", "released"),
         "backlog": ("enqueued", "waiting"),
         "wait": ("p50", "p95", "p99"),
         "run": ("p50", "p95", "p99"),
@@ -146,6 +207,115 @@ def test_the_plots_show_the_figures_of_the_json(seen):
     waits, runs = shown["flow-0"]
     assert (waits["base"], waits["x"]) == ([0.0, 6.0], [1.0, 2.0])
     assert (runs["base"], runs["x"]) == ([1.0, 8.0], [5.0, 4.0])
+
+
+@pytest.mark.parametrize("width", [420, 800])
+def test_nothing_leaves_a_narrow_window(tmp_path, width):
+    page = tmp_path / "report.html"
+    page.write_text(report_page(long_figures()), encoding="utf-8")
+    with browser(tmp_path) as window:
+        window(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+        )
+        window.open(page)
+        window.ask(PLOTS)
+        found = window.ask(OUTSIDE)
+        bars = window.ask("document.querySelectorAll('#workers .bars .point').length")
+        labels = window.ask("new Set(document.getElementById('workers').data[0].y).size")
+        picture = window("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        (tmp_path / "report.png").write_bytes(base64.b64decode(picture))
+    assert (found["wide"], found["drawn"], found["window"]) == ([], [], width)
+    assert found["page"] <= width
+    assert (bars, labels) == (20, 20)  # names that are shortened do not become one
+
+
+def test_no_line_is_drawn_across_idle_time():
+    series = {
+        "time": ["2026-11-16T09:00", "2026-11-16T10:00", "2026-11-17T09:00"],
+        "n": [1, 2, 3],
+        "p50": [0.1, 0.2, 0.3],
+    }
+    assert with_gaps(series, 3600) == {
+        "time": ["2026-11-16T09:00", "2026-11-16T10:00", "2026-11-16T11:00", "2026-11-17T09:00"],
+        "n": [1, 2, 0, 3],
+        "p50": [0.1, 0.2, None, 0.3],
+    }
+    assert with_gaps({"time": [], "n": [], "p50": []}, 1) == {"time": [], "n": [], "p50": []}
+    fine = {"time": ["2026-11-16T09:00", "2026-11-16T09:00:05", "2026-11-16T09:00:20"], "n": [1, 1, 1]}
+    assert with_gaps(fine, 5)["time"][2] == "2026-11-16T09:00:10"
+
+
+def test_failures_are_grouped_by_what_their_messages_have_in_common(spark):
+    messages = [
+        *(f"order {number} of customer 42 not found" for number in range(3)),
+        "timeout after 1.5 s at 0x7f8a\n\nTraceback (most recent call last): 1",
+        "timeout after 30 s at 0x11\n\nTraceback (most recent call last): 2",
+        "job 6e8bc430-9c3a-11d9-9669-0800200c9a66 is unknown",
+        "job 00000000-0000-0000-0000-0000000000ff is unknown",
+        "commit deadbeef01 failed",
+        "commit 0123456789abcdef failed",
+        "decade failed",
+    ]
+    rows = [
+        (
+            "s",
+            f"job-{number // 2}",
+            "b" if number else "a",
+            message,
+            "temporary",
+            "failed_retry",
+            False,
+            number,
+        )
+        for number, message in enumerate(messages)
+    ]
+    rows += [("s", "x", "a", "the wave was given up", None, "failed_retry", True, 0)]
+    rows += [("s", "y", "a", None, None, "completed", False, 0)]
+    attempts = spark.createDataFrame(
+        rows,
+        "source string, job_id string, type string, error_message string, error_category string,"
+        " outcome string, released boolean, at long",
+    ).selectExpr("*", "timestamp_seconds(1700000000 + at) AS ended_at")
+    groups = error_groups(attempts)
+    assert [(group["message"], group["attempts"]) for group in groups] == [
+        ("order <n> of customer <n> not found", 3),
+        ("commit <hex> failed", 2),
+        ("job <id> is unknown", 2),
+        ("timeout after <n> s at <hex>", 2),
+        ("decade failed", 1),
+    ]
+    first = groups[0]
+    assert (first["jobs"], first["failed"], first["types"], first["example"]) == (2, 0, ["a", "b"], "job-1")
+    assert first["category"] == "temporary"
+
+
+def test_waves_count_once_and_those_that_were_given_up_are_not_tried_again(spark, sqlite_url, tmp_path):
+    with penstock.connect(sqlite_url) as queue:
+        queue.submit_many([{"type": "score", "payload": {"text": "x"}}] * 200)
+
+    def wrong(frame):
+        return frame.select("id", "attempt", "nothing")
+
+    def right(frame):
+        return frame.select("id", "attempt", F.length("text").alias("score"))
+
+    with pytest.raises(AnalysisException):
+        run_frames(spark, sqlite_url, wrong, type="score", schema="text string")
+    took = run_frames(spark, sqlite_url, right, type="score", schema="text string").seconds
+    sync(spark, sqlite_url, tmp_path / "lake")
+    figures = report_figures(spark, tmp_path / "lake")
+    summary = figures["summary"]
+    assert (summary["completed"], summary["retried"], summary["released"]) == (200, 0, 200)
+    assert sum(figures["throughput"]["released"]) == 200
+    assert sum(figures["throughput"]["retried"]) == sum(figures["throughput"]["stopped"]) == 0
+    assert figures["errors"] == []
+    (busy,) = [
+        each for each in figures["workers"]["busy_seconds"] if each == max(figures["workers"]["busy_seconds"])
+    ]
+    assert (
+        0 < busy <= took + 60
+    )  # the first wave has its own time; 200 jobs of some seconds each would be far more
+    assert summary["busy_seconds"] == pytest.approx(sum(figures["workers"]["busy_seconds"]))
 
 
 def test_what_jobs_brought_along_is_text(seen):
@@ -168,7 +338,7 @@ def test_figures_of_a_lake_are_plain_json_and_agree_with_each_other(spark, story
     assert figures.keys() == small_figures().keys()
     assert figures["summary"].keys() == small_figures()["summary"].keys()
     assert figures["events"] == sum(len(store.entries()) for store in story["stores"])
-    ended = sum(sum(figures["throughput"][name]) for name in ("completed", "retried", "failed", "stopped"))
+    ended = sum(sum(figures["throughput"][name]) for name in OUTCOMES)
     assert ended == figures["summary"]["attempts"] == sum(figures["types"]["attempts"]) > 0
     assert sum(figures["workers"]["attempts"]) == ended
     assert figures["backlog"]["waiting"][-1] == figures["summary"]["waiting"]
@@ -203,7 +373,7 @@ def test_the_figures_of_seconds_add_up_to_those_of_hours(spark, story):
     attempts, events = read_table(spark, lake, "attempts"), read_table(spark, lake, "events")
     fine = short_figures(attempts, events, 1)
     figures = report_figures(spark, lake)
-    for name in ("completed", "retried", "failed", "stopped"):
+    for name in OUTCOMES:
         assert sum(fine["throughput"][name]) == sum(figures["throughput"][name])
     assert sum(fine["backlog"]["enqueued"]) == sum(figures["backlog"]["enqueued"])
     assert fine["backlog"]["waiting"][-1] == figures["backlog"]["waiting"][-1]

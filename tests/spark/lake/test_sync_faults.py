@@ -15,8 +15,8 @@ from tests.spark.lake.support import TABLES, RandomStore, assert_lake_is, files_
 import penstock
 from penstock.errors import BackendError, InvalidArgumentError
 from penstock.spark import audit, read_table, sync
-from penstock.spark.lake._manifest import LakeFolder
-from penstock.spark.lake._reading import snapshot
+from penstock.spark.lake.manifest import LakeFolder
+from penstock.spark.lake.reading import snapshot
 
 
 class CutError(Exception):
@@ -57,6 +57,7 @@ def synced(spark, tmp_path_factory):
     return store, folder / "lake"
 
 
+@pytest.mark.deep
 def test_a_store_that_goes_away_leaves_the_lake_as_it_was(spark, synced):
     store, lake = synced
     store.stir(7, 40)
@@ -235,6 +236,7 @@ def test_bad_options_are_refused(spark, synced):
         read_table(spark, lake, "nothing")
 
 
+@pytest.mark.deep
 def test_tables_of_an_older_version_are_made_again_and_the_sink_is_told(spark, synced):
     store, lake = synced
     path = max((lake / "_penstock" / "manifests").iterdir())
@@ -267,9 +269,9 @@ def test_stores_of_both_kinds_are_synced_audited_and_archived(spark, varied, tmp
         rows = len(backend.read_journal(limit=1000))
     assert sync(spark, varied, lake).events == rows
     with penstock.open_backend(varied) as backend:
-        (consumer,) = [each for each in backend.list_consumers() if each.name.startswith("lake:")]
+        (consumer,) = [each for each in backend.journal.list_consumers() if each.name.startswith("lake:")]
         assert consumer.seq == rows
-        removed = backend.archive_journal(0)
+        removed = backend.journal.archive(0)
     assert removed.histories > 0
     assert audit(spark, varied).collect() == []
     assert audit(spark, lake).collect() == []

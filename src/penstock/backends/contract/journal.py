@@ -1,30 +1,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from datetime import timedelta
 
+from penstock.durations import Duration
 from penstock.job import JournalArchive, JournalConsumer, JournalEntry
 
 __all__ = ["Journal"]
 
 
 class Journal(ABC):
-    """What happened, who reads it, and what may leave it."""
+    """The journal's consumers, its archive, and the history of a job; `Backend.read_journal` reads the rows."""
 
     @abstractmethod
     def store_id(self) -> str:
-        """Return what tells this store from every other one: random, made with the store, and of no secret."""
+        """Return the random id that the store was created with; it holds no secret."""
 
     @abstractmethod
-    def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
-        """Return up to `limit` rows with `seq` above `after`, in order.
-
-        `seq` is dense from 1, but for the numbers of rows that were archived. Whoever has seen `seq` n never later
-        finds a new row at or below n. What was committed before the call is there.
-        """
-
-    @abstractmethod
-    def job_history(self, job_id: str, limit: int = 1000) -> list[JournalEntry]:
+    def history(self, job_id: str, limit: int = 1000) -> list[JournalEntry]:
         """Return the journal rows of a stored job, in order: the latest `limit` of them.
 
         What was archived is missing. Rows of an earlier job that had the same id are not its.
@@ -34,7 +26,7 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def journal_span(self) -> tuple[int, int]:
+    def span(self) -> tuple[int, int]:
         """Return the first and the last `seq` of the journal, (1, 0) if it is empty.
 
         What was committed before the call lies at or below the last one.
@@ -42,7 +34,7 @@ class Journal(ABC):
 
     @abstractmethod
     def register_consumer(self, name: str, *, seq: int = 0) -> JournalConsumer:
-        """Have the journal keep what this consumer has not read: the rows above `seq`.
+        """Register a consumer: the journal keeps the rows above its `seq`.
 
         If it is registered already, nothing changes and it comes back as it is.
 
@@ -51,11 +43,10 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def hold_consumer(self, name: str, holder: str, lease: timedelta | float) -> JournalConsumer | None:
-        """Take a consumer for `lease` from now on, or keep it for as long again; None if another one holds it.
+    def hold_consumer(self, name: str, holder: str, lease: Duration) -> JournalConsumer | None:
+        """Lease a consumer to a holder from now on, or renew that lease; None if another holder has it.
 
-        A consumer is held by one holder at a time. Who dies loses it when its lease is over. A lease of 0 gives it
-        back.
+        A consumer has one holder at a time, until the lease ends. A lease of 0 releases it.
 
         Raises:
             InvalidArgumentError: no consumer has this name.
@@ -63,10 +54,10 @@ class Journal(ABC):
 
     @abstractmethod
     def advance_consumer(self, name: str, seq: int, *, holder: str | None = None) -> bool:
-        """Say that everything up to `seq` is consumed; never goes back: a lower `seq` changes nothing.
+        """Record that everything up to `seq` is consumed; a lower `seq` than before changes nothing.
 
-        False, and nothing is changed, if somebody other than `holder` holds the consumer, or it was given one that
-        does not hold it any more. A holder whose lease is over holds it until another one takes it.
+        False, and nothing is changed, if another holder than `holder` has the consumer, or `holder` has it no more.
+        A holder whose lease is over keeps the consumer until another one leases it.
 
         Raises:
             InvalidArgumentError: no consumer has this name, or the journal has no such `seq` yet.
@@ -78,16 +69,16 @@ class Journal(ABC):
 
     @abstractmethod
     def forget_consumer(self, name: str) -> bool:
-        """Keep nothing more for this consumer, whoever holds it. False if there is none of this name."""
+        """Remove a consumer, held or not. False if there is none of this name."""
 
     @abstractmethod
-    def archive_journal(self, older_than: timedelta | float) -> JournalArchive:
+    def archive(self, older_than: Duration) -> JournalArchive:
         """Remove whole histories from the journal, and return what was removed.
 
         A history goes if its job is final or deleted, its last row is at least `older_than` old and at or below the
         `seq` of every consumer, and the newest row of the journal is not in it. Jobs stay as they are. If such a job
         is deleted, corrected or restarted later, that row begins with its own `n`. Goes in portions, each a
-        transaction of its own, so that others are not held up.
+        transaction of its own, so that other writers do not wait.
         """
 
     @abstractmethod

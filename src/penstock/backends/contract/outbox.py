@@ -1,20 +1,25 @@
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from penstock.backends.contract.journal import Journal
-from penstock.backends.contract.reading import Reading
 from penstock.backends.contract.values import Delivery, JobEnd, Schedule
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import invalid
 from penstock.job import Job, JobStatus, JournalEntry
+
+if TYPE_CHECKING:
+    from penstock.backends.contract.backend import Backend
 
 __all__ = ["Outbox"]
 
 
-class Outbox(Journal, Reading):
-    """Who has to be told how jobs ended, and when schedules tick."""
+class Outbox(ABC):
+    """Callbacks to deliver, and where periodic schedules stand."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
 
     def read_ends(
         self, after: int, limit: int = 100, *, max_result: int = 65_536
@@ -22,7 +27,7 @@ class Outbox(Journal, Reading):
         """Return ends of jobs that have a callback url, from the journal rows above `after`, and how far it looked.
 
         An end is a row whose status is final and was not before, or was another. A job that was deleted meanwhile
-        has nobody to be told. Call again from where it looked to, until that stays the same.
+        is left out. Call again from where it looked to, until that stays the same.
 
         Args:
             after: the last row that was looked at before.
@@ -31,14 +36,10 @@ class Outbox(Journal, Reading):
         """
         for field, value in (("limit", limit), ("max_result", max_result)):
             if type(value) is not int or value < 1:
-                raise InvalidArgumentError(
-                    f"{field} must be a whole number of at least 1, got {shown(value)}",
-                    field=field,
-                    value=value,
-                )
-        rows = self.read_journal(after, 1000)
+                raise invalid(field, "a whole number of at least 1", value)
+        rows = self._backend.read_journal(after, 1000)
         ended = [row for row in rows if row.status.is_final and row.from_status is not row.status]
-        jobs = self.get_jobs({row.job_id for row in ended})
+        jobs = self._backend.get_jobs({row.job_id for row in ended})
         ends = [
             _end_of(row, jobs[row.job_id], max_result)
             for row in ended
@@ -67,7 +68,7 @@ class Outbox(Journal, Reading):
 
     @abstractmethod
     def due_deliveries(self, limit: int = 100, *, per_lane: int = 1) -> list[Delivery]:
-        """Return deliveries that are due now, longest due first, of each lane at most `per_lane`."""
+        """Return deliveries that are due now, longest due first, at most `per_lane` per lane."""
 
     @abstractmethod
     def list_deliveries(self, after: int = 0, limit: int = 100) -> list[Delivery]:
@@ -88,13 +89,13 @@ class Outbox(Journal, Reading):
     def tick_schedule(
         self, name: str, tick: datetime, jobs: Sequence[Job] = (), *, after: datetime | None
     ) -> bool:
-        """Store the jobs of a schedule's ticks up to `tick`, if it stands at `after` (None: it is not known yet).
+        """Store the jobs of a schedule's ticks up to `tick`, if its last tick is `after` (None: it never ticked).
 
-        False, and nothing is stored, if it stands elsewhere: another process was first. So each tick is dealt with
+        False, and nothing is stored, if its last tick is another: another process was first. So each tick is stored
         once over all processes.
 
         Raises:
-            PenstockError: those of `enqueue_jobs`; the schedule stays where it is.
+            PenstockError: those of `enqueue_jobs`; the schedule does not move.
         """
 
     @abstractmethod
@@ -103,7 +104,7 @@ class Outbox(Journal, Reading):
 
     @abstractmethod
     def forget_schedule(self, name: str) -> bool:
-        """Forget where a schedule stands; if it ticks again, it begins anew. False if there is none of this name."""
+        """Remove a schedule; if it ticks again, it begins anew. False if there is none of this name."""
 
 
 def _end_of(row: JournalEntry, job: Job, max_result: int) -> JobEnd:

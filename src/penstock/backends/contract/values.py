@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from penstock.durations import Duration, duration
 from penstock.job import Job, JobStatus, JournalEntry, Key
-from penstock.policy import FailureCategory, duration
+from penstock.policy import FailureCategory
 
 __all__ = [
     "CALLBACKS",
@@ -17,16 +18,18 @@ __all__ = [
     "Awaited",
     "Change",
     "ClaimRequest",
+    "Claimer",
     "Delivery",
     "Failure",
     "JobEnd",
+    "NextStep",
     "Retention",
     "Schedule",
-    "Taker",
     "UnsetType",
+    "Withheld",
 ]
 
-#: The consumer of the journal that tells callback urls how jobs ended.
+#: The journal consumer that delivers callbacks.
 CALLBACKS = "callbacks"
 
 UNSET = msgspec.UNSET
@@ -34,16 +37,19 @@ UnsetType = msgspec.UnsetType
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One assignee's wish in `dequeue_jobs_for`; the fields are the arguments of `dequeue_jobs`.
+    """One assignee's claim in `dequeue_jobs_for`; the fields are the arguments of `dequeue_jobs`.
 
     Attributes:
-        assignee_id: who takes the jobs.
+        assignee_id: for whom the jobs are claimed.
         tags: only jobs that have all of these.
         limit: at most so many.
         types: only these types; None is any.
         key: only this key.
         job_ids: only these, held ones included.
         owner: the liveness row that holds them.
+        pushed: claimed for a stream, so that the assignee did not ask for them: nothing (`Withheld`) while it is declared
+            unresponsive.
+        revives: the assignee has given a sign of life, a new stream, and is not unresponsive any more.
     """
 
     assignee_id: str
@@ -53,6 +59,12 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     key: Key | str | None = None
     job_ids: Sequence[str] | None = None
     owner: str | None = None
+    pushed: bool = False
+    revives: bool = False
+
+
+class Withheld(list[Job]):
+    """The empty answer to a pushed claim for an assignee that was declared unresponsive."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,11 +80,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     category: FailureCategory = FailureCategory.TEMPORARY
     code: str | None = None
-    retry_after: timedelta | float | None = None
+    retry_after: Duration | None = None
 
 
 class Awaited(NamedTuple):
-    """A connection of asyncio's, for `Backend.joined`, and how a thread waits for something of its loop."""
+    """An asyncio connection, for `Backend.joined`, and the function by which a thread waits for its loop."""
 
     connection: object
     wait: Callable[[Awaitable[Any]], Any]
@@ -103,7 +115,7 @@ class JobEnd(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         entry: the journal row.
-        callback_url: who is to be told.
+        callback_url: where the end is delivered.
         correlation_id: as it was submitted.
         created_at: when it was submitted.
         result: None if there is none, or if it is larger than the reader asked for.
@@ -119,10 +131,10 @@ class JobEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a callback url has to be told, and how often that was tried.
+    """A callback to deliver, and how often that was tried.
 
     Attributes:
-        seq: the journal row it tells of.
+        seq: the journal row that it is about.
         event_id: the same at every attempt.
         url: where it goes.
         lane: deliveries of one lane wait for each other, not for those of others.
@@ -147,8 +159,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: by which the store knows it.
-        tick: everything up to this moment has been dealt with.
-        updated_at: when that was said.
+        tick: every tick up to this moment is stored.
+        updated_at: when that was recorded.
     """
 
     name: str
@@ -156,21 +168,39 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
+class NextStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes next for a job, without the job itself.
+
+    Attributes:
+        status: its status.
+        attempt: its attempt.
+        due_at: when it may be claimed; None if that is not limited, or the store does not know.
+        owner: the liveness row that holds it (`OwnerView.id`); None if none does, or the store does not know.
+        number: its insertion number; None if the store does not know.
+    """
+
+    status: JobStatus
+    attempt: int
+    due_at: datetime | None = None
+    owner: str | None = None
+    number: int | None = None
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A committed state change, as told to the listeners of this process (`Backend.listen`).
+    """A committed state change, as the listeners of this process get it (`Runtime.listen`).
 
     Attributes:
         job_id: the job.
         type: its type.
         key: its key, if it has one.
         tags: its tags.
-        verb: what was done; "available" if the job can be taken now though its status is the same.
+        verb: what was done; "available" if the job is eligible now though its status is the same.
         from_status: the status before; None for a new job.
         status: the status after.
         attempt: the job's attempt.
         assignee_id: who holds it, or held it last.
         at: when.
-        available: whether the job can be taken from now on.
+        available: whether the job is eligible from now on.
     """
 
     job_id: str
@@ -186,21 +216,21 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     available: bool = False
 
 
-class Taker(Protocol):
-    """Somebody who waits for jobs, and may take them in the very commit that makes them takeable."""
+class Claimer(Protocol):
+    """A dispatcher that may claim jobs in the very commit that makes them eligible."""
 
     def wants(self, type: str, tags: Sequence[str]) -> bool:
-        """Whether somebody waits for such a job at this moment; a guess, made without waiting."""
+        """Whether a stream waits for such a job at this moment; a guess, made without waiting."""
         ...
 
-    def wishes(self, changes: Sequence[Change]) -> Sequence[ClaimRequest]:
+    def requested(self, changes: Sequence[Change]) -> Sequence[ClaimRequest]:
         """Return what to claim, given what is about to be committed. Must not call the store, nor wait."""
         ...
 
-    def receive(self, jobs: Sequence[list[Job]]) -> None:
-        """Take what was claimed, one list a wish, once it is committed; nothing at all if it was not."""
+    def deliver(self, jobs: Sequence[list[Job]]) -> None:
+        """Deliver what was claimed, one list per request, once it is committed; an empty sequence if it was not."""
         ...
 
-    def doubt(self) -> None:
-        """Learn, instead, that nobody can say whether it was committed."""
+    def outcome_unknown(self) -> None:
+        """Called instead of `deliver` if the store cannot tell whether the claim was committed."""
         ...

@@ -1,32 +1,32 @@
-"""What callback urls have still to be told, and where periodic schedules stand."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from penstock.backends import _arguments as arguments
-from penstock.backends._options import StoreOptions
-from penstock.backends._rows import moment_at
-from penstock.backends._store import DeliveryRow, Transaction
-from penstock.backends._submission import Submission
-from penstock.backends.base import CALLBACKS, Delivery, JobEnd, Schedule
-from penstock.backends.engine.consumers import MAX_NAME, ConsumerVerbs, advanced, known_consumer
+from penstock.backends.contract.outbox import Outbox
+from penstock.backends.contract.values import CALLBACKS, Delivery, JobEnd, Schedule
+from penstock.backends.engine import arguments
+from penstock.backends.engine.access import StoreAccess
+from penstock.backends.engine.journal import MAX_NAME, advance, known_consumer
+from penstock.backends.engine.rows import moment_at
+from penstock.backends.engine.store import DeliveryRow, Transaction
+from penstock.backends.engine.submission import Submission
 from penstock.clock import to_micros
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import invalid
 from penstock.job import Job
 from penstock.scope import checkpoint
 
-__all__ = ["OutboxVerbs", "check_deliveries"]
+__all__ = ["EngineOutbox", "check_deliveries"]
 
 MAX_BODY: Final = 1_048_576
 
 
-class OutboxVerbs(ConsumerVerbs):
-    """The verbs about deliveries and schedules, over a `Store`."""
+class EngineOutbox(Outbox):
+    """Deliveries and schedules over a `Store`."""
 
-    _options: StoreOptions
+    def __init__(self, access: StoreAccess) -> None:
+        self._access = access
 
     # -- callbacks ----------------------------------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ class OutboxVerbs(ConsumerVerbs):
         arguments.limit(limit)
         arguments.limit(max_result, field="max_result")
         checkpoint()
-        return self._store.read_ends(after, limit, max_result)
+        return self._access.store.read_ends(after, limit, max_result)
 
     def save_deliveries(
         self,
@@ -58,28 +58,28 @@ class OutboxVerbs(ConsumerVerbs):
                 return False
             tx.save_deliveries([_row(each, tx.now) for each in deliveries])
             tx.drop_deliveries(done)
-            return seq is None or advanced(tx, CALLBACKS, seq, holder)
+            return seq is None or advance(tx, CALLBACKS, seq, holder)
 
-        return self._write(work)
+        return self._access.write(work)
 
     def due_deliveries(self, limit: int = 100, *, per_lane: int = 1) -> list[Delivery]:
         arguments.limit(limit)
         arguments.limit(per_lane, field="per_lane")
         checkpoint()
-        return [_delivery(row) for row in self._store.due_deliveries(limit, per_lane)]
+        return [_delivery(row) for row in self._access.store.due_deliveries(limit, per_lane)]
 
     def list_deliveries(self, after: int = 0, limit: int = 100) -> list[Delivery]:
         check_seqs("after", [after])
         arguments.limit(limit, most=1000)
         checkpoint()
-        return [_delivery(row) for row in self._store.deliveries(after, limit)]
+        return [_delivery(row) for row in self._access.store.deliveries(after, limit)]
 
     def count_deliveries(self) -> tuple[int, int]:
         checkpoint()
-        return self._store.count_deliveries()
+        return self._access.store.count_deliveries()
 
     def retry_deliveries(self) -> int:
-        return self._write(lambda tx: tx.retry_deliveries())
+        return self._access.write(lambda tx: tx.retry_deliveries())
 
     # -- schedules ----------------------------------------------------------------------------------------------
 
@@ -90,45 +90,37 @@ class OutboxVerbs(ConsumerVerbs):
         to = to_micros(arguments.moment("tick", tick))
         since = None if after is None else to_micros(arguments.moment("after", after))
         if isinstance(jobs, str | bytes) or not isinstance(jobs, Sequence):
-            raise InvalidArgumentError(
-                f"jobs must be a sequence of Job, got {shown(jobs)}", field="jobs", value=jobs
-            )
-        arguments.check_batch(jobs, self._options.max_payload)
+            raise invalid("jobs", "a sequence of Job", jobs)
+        arguments.check_batch(jobs, self._access.options.max_payload)
 
         def work(tx: Transaction) -> bool:
             if not tx.move_schedule(name, to, since):
                 return False
             if jobs:
-                Submission(tx, self._options, check=False).run_batch(jobs)
+                Submission(tx, self._access.options, check=False).run_batch(jobs)
             return True
 
-        return self._write(work)
+        return self._access.write(work)
 
     def list_schedules(self) -> list[Schedule]:
         checkpoint()
         return [
             Schedule(name=name, tick=moment_at(tick), updated_at=moment_at(updated_at))
-            for name, tick, updated_at in self._store.schedules()
+            for name, tick, updated_at in self._access.store.schedules()
         ]
 
     def forget_schedule(self, name: str) -> bool:
         arguments.text("name", name, MAX_NAME)
-        return self._write(lambda tx: tx.drop_schedule(name))
+        return self._access.write(lambda tx: tx.drop_schedule(name))
 
 
 def check_deliveries(deliveries: object) -> None:
     """Refuse what is not a sequence of deliveries that can be stored."""
     if isinstance(deliveries, str | bytes) or not isinstance(deliveries, Sequence):
-        raise InvalidArgumentError(
-            f"deliveries must be a sequence of Delivery, got {shown(deliveries)}",
-            field="deliveries",
-            value=deliveries,
-        )
+        raise invalid("deliveries", "a sequence of Delivery", deliveries)
     for each in deliveries:
         if not isinstance(each, Delivery):
-            raise InvalidArgumentError(
-                f"deliveries must hold Delivery only, got {shown(each)}", field="deliveries", value=each
-            )
+            raise invalid("deliveries", "a sequence of Delivery only", each)
         check_seqs("seq", [each.seq])
         arguments.text("event_id", each.event_id, arguments.MAX_ID)
         arguments.text("url", each.url, arguments.MAX_CALLBACK_URL)
@@ -138,24 +130,16 @@ def check_deliveries(deliveries: object) -> None:
         if each.due_at is not None:
             arguments.moment("due_at", each.due_at)
         if type(each.attempts) is not int or each.attempts < 0:
-            raise InvalidArgumentError(
-                f"attempts must be a whole number of at least 0, got {shown(each.attempts)}",
-                field="attempts",
-                value=each.attempts,
-            )
+            raise invalid("attempts", "a whole number of at least 0", each.attempts)
 
 
 def check_seqs(field: str, values: object) -> None:
     """Refuse what is not a sequence of journal numbers."""
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
-        raise InvalidArgumentError(
-            f"{field} must be a sequence of whole numbers, got {shown(values)}", field=field, value=values
-        )
+        raise invalid(field, "a sequence of whole numbers", values)
     for value in values:
         if type(value) is not int or value < 0:
-            raise InvalidArgumentError(
-                f"{field} must be a whole number of at least 0, got {shown(value)}", field=field, value=value
-            )
+            raise invalid(field, "a whole number of at least 0", value)
 
 
 def _row(delivery: Delivery, now: int) -> DeliveryRow:

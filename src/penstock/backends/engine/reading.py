@@ -1,74 +1,79 @@
-"""Questions to the store."""
-
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 
-from penstock.backends import _arguments as arguments
-from penstock.backends._overview import MOST_COUNTED, overview_of
-from penstock.backends._rows import damage_named, job_of, micros_of, moment_at
-from penstock.backends.engine.core import EngineCore, checked_key
-from penstock.errors import InvalidArgumentError, JobNotFoundError, shown
-from penstock.job import Job, JobStats, JobStatus, JournalEntry, Key
-from penstock.overview import Finding, Overview
+from penstock.backends.contract.overview import MAX_RELEASED, Finding, JobCounts, Overview
+from penstock.backends.contract.reading import Reading
+from penstock.backends.contract.selection import MAX_ERROR, JobPage, JobSelection, status_filter
+from penstock.backends.engine import arguments
+from penstock.backends.engine.access import StoreAccess
+from penstock.backends.engine.overview import MAX_COUNTED, overview_of
+from penstock.backends.engine.rows import micros_of
+from penstock.backends.engine.selecting import MAX_SELECTED, Wanted
+from penstock.clock import to_micros
+from penstock.errors import JobNotFoundError, invalid
+from penstock.job import JobStatus, Key
 from penstock.scope import checkpoint
 
-__all__ = ["ReadVerbs"]
+__all__ = ["EngineReading"]
 
 
-class ReadVerbs(EngineCore):
-    """The verbs that change nothing."""
+class EngineReading(Reading):
+    """What people and their tools look at, over a `Store`."""
 
-    def get_job(self, job_id: str) -> Job:
-        arguments.job_id(job_id)
-        found = self.get_jobs([job_id])
-        if job_id not in found:
-            raise JobNotFoundError(job_id)
-        return found[job_id]
-
-    def get_jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
-        wanted = arguments.job_ids(job_ids)
-        checkpoint()
-        rows, now = self._store.fetch_jobs(wanted)
-        with damage_named():
-            found = {row.id: job_of(row, *blobs, now) for row, blobs in rows}
-        return {job_id: found[job_id] for job_id in wanted if job_id in found}
-
-    def get_job_stats(self, tags: Sequence[str] = ()) -> JobStats:
-        wanted = arguments.tags(tags)
-        checkpoint()
-        return self._store.stats(wanted)
+    def __init__(self, access: StoreAccess) -> None:
+        self._store = access.store
+        self._options = access.options
 
     def overview(self) -> Overview:
         checkpoint()
         liveness = micros_of(self._options.liveness)
-        return overview_of(self._store.overview(MOST_COUNTED), liveness, MOST_COUNTED)
+        return overview_of(self._store.overview(MAX_COUNTED), liveness, MAX_COUNTED)
 
-    def list_jobs(
+    def count_jobs(self, tags: Sequence[str] = ()) -> JobCounts:
+        wanted = arguments.tags(tags)
+        checkpoint()
+        counts, released = self._store.counts(wanted, MAX_RELEASED)
+        jobs = {JobStatus(status): number for status, number in counts.items() if status}
+        return JobCounts.of(jobs, handed_back=released, tags=wanted)
+
+    def select_jobs(
         self,
+        selection: JobSelection,
         *,
-        status: JobStatus | None = None,
-        type: str | None = None,
-        tags: Sequence[str] = (),
-        after: str | None = None,
-        limit: int = 100,
+        after: int | None = None,
+        upto: int | None = None,
+        limit: int = 1000,
         newest: bool = False,
-    ) -> list[Job]:
-        wanted_status = None if status is None else str(arguments.status(status))
-        arguments.optional_text("type", type, arguments.MAX_TYPE)
-        wanted_tags = arguments.tags(tags)
-        arguments.optional_text("after", after, arguments.MAX_ID)
+    ) -> JobPage:
+        wanted = _wanted(selection)
+        for field, value in (("after", after), ("upto", upto)):
+            if value is not None and (type(value) is not int or not 0 <= value < 2**62):
+                raise invalid(field, "a whole number of at least 0", value)
+        arguments.limit(limit, most=MAX_SELECTED)
+        checkpoint()
+        return self._store.select_jobs(wanted, after, upto, limit, newest=bool(newest))
+
+    def find_ids(self, prefix: str, limit: int = 10) -> list[str]:
+        first = arguments.text("prefix", prefix, arguments.MAX_ID)
         arguments.limit(limit, most=1000)
         checkpoint()
-        rows, now = self._store.list_jobs(
-            status=wanted_status, type=type, tags=wanted_tags, after=after, limit=limit, newest=bool(newest)
-        )
-        with damage_named():
-            return [job_of(row, *blobs, now) for row, blobs in rows]
+        return [each for each in self._store.ids_from(first, limit) if each.startswith(first)]
+
+    def get_output(self, job_id: str) -> str:
+        arguments.job_id(job_id)
+        checkpoint()
+        data = self._store.fetch_output(job_id)
+        if data is None:
+            raise JobNotFoundError(job_id)
+        return data.decode(errors="replace")
+
+    def jobs_span(self) -> tuple[int, int]:
+        checkpoint()
+        return self._store.jobs_span()
 
     def count_keyed(self, key: Key | str | None = None, *, type: str | None = None) -> int:
-        wanted = checked_key(key)
+        wanted = arguments.stored_key(key)
         arguments.optional_text("type", type, arguments.MAX_TYPE)
         checkpoint()
         return self._store.count_keyed(wanted, type)
@@ -76,45 +81,29 @@ class ReadVerbs(EngineCore):
     def list_keyed(
         self, key: Key | str | None = None, *, type: str | None = None, upto: int, limit: int = 1000
     ) -> list[str]:
-        wanted = checked_key(key)
+        wanted = arguments.stored_key(key)
         arguments.optional_text("type", type, arguments.MAX_TYPE)
+        last = arguments.number("upto", upto)
         arguments.limit(limit)
         checkpoint()
-        return self._store.list_keyed(wanted, type, upto, limit)
-
-    def read_journal(self, after: int = 0, limit: int = 1000) -> list[JournalEntry]:
-        if type(after) is not int or after < 0:
-            raise InvalidArgumentError(
-                f"after must be a whole number of at least 0, got {shown(after)}", field="after", value=after
-            )
-        arguments.limit(limit)
-        checkpoint()
-        return self._store.read_journal(after, limit)
-
-    def job_history(self, job_id: str, limit: int = 1000) -> list[JournalEntry]:
-        arguments.job_id(job_id)
-        arguments.limit(limit)
-        checkpoint()
-        found = self._store.job_history(job_id, limit)
-        if found is None:
-            raise JobNotFoundError(job_id)
-        return found
-
-    def store_id(self) -> str:
-        checkpoint()
-        return self._store.store_id()
-
-    def journal_span(self) -> tuple[int, int]:
-        checkpoint()
-        return self._store.journal_span()
-
-    def jobs_span(self) -> tuple[int, int]:
-        checkpoint()
-        return self._store.jobs_span()
+        return self._store.list_keyed(wanted, type, last, limit)
 
     def examine(self) -> list[Finding]:
         checkpoint()
         return self._store.examine()
 
-    def now(self) -> datetime:
-        return moment_at(self._store.now())
+
+def _wanted(selection: JobSelection) -> Wanted:
+    """Return a selection, once everything in it is known to be storable, as stores compare it."""
+    if not isinstance(selection, JobSelection):
+        raise invalid("selection", "a JobSelection", selection)
+    return Wanted(
+        statuses=status_filter(selection.statuses),
+        types=arguments.types(selection.types) or (),
+        tags=arguments.tags(selection.tags),
+        key=arguments.stored_key(selection.key),
+        since=None if selection.since is None else to_micros(selection.since),
+        until=None if selection.until is None else to_micros(selection.until),
+        error=arguments.optional_text("error", selection.error, MAX_ERROR),
+        spares_propagated=selection.spares_propagated,
+    )

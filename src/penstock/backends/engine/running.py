@@ -1,77 +1,45 @@
-"""What a running attempt tells of itself."""
+"""What a running attempt reports about itself: progress, checkpoint, output."""
 
 from __future__ import annotations
 
-from penstock.backends import _arguments as arguments
-from penstock.backends._rows import Row
-from penstock.backends._store import Transaction
-from penstock.backends.engine.core import EngineCore, stale
-from penstock.errors import InvalidTransitionError, JobNotFoundError, shown
-from penstock.scope import checkpoint
+from penstock.backends.engine.decisions import stale
+from penstock.backends.engine.rows import Row
+from penstock.backends.engine.store import Transaction, find_row
+from penstock.errors import InvalidTransitionError, shown
 
-__all__ = ["RunningVerbs"]
+__all__ = ["save_checkpoint", "save_output", "save_progress"]
 
 
-class RunningVerbs(EngineCore):
-    """The verbs about progress, checkpoints and output."""
+def save_progress(
+    tx: Transaction, job_id: str, attempt: int | None, percent: int, description: str | None
+) -> None:
+    """Store progress, and a description unless it is None."""
+    row = _row_in_flight(tx, job_id, attempt, "save_progress")
+    row.progress = percent
+    if description is not None:
+        row.description = description
+    tx.store_progress(row)
 
-    def save_progress(
-        self, job_id: str, percent: int, description: str | None = None, *, attempt: int | None = None
-    ) -> None:
-        arguments.percent(percent)
-        if description is not None:
-            description = arguments.message("description", description)[: arguments.MAX_DESCRIPTION]
 
-        def work(tx: Transaction) -> None:
-            row = self._running_row(tx, job_id, attempt, "save_progress")
-            row.progress = percent
-            if description is not None:
-                row.description = description
-            tx.store_progress(row)
+def save_checkpoint(tx: Transaction, job_id: str, attempt: int | None, data: bytes) -> None:
+    """Store a checkpoint."""
+    tx.store_checkpoint(_row_in_flight(tx, job_id, attempt, "save_checkpoint").seq, data)
 
-        arguments.job_id(job_id)
-        arguments.attempt(attempt)
-        self._write(work)
 
-    def save_checkpoint(self, job_id: str, data: bytes, *, attempt: int | None = None) -> None:
-        arguments.job_id(job_id)
-        arguments.attempt(attempt)
-        checked = arguments.blob("checkpoint", data, self._options.max_payload)
+def save_output(tx: Transaction, job_id: str, attempt: int | None, data: bytes) -> None:
+    """Store the output."""
+    tx.store_output(_row_in_flight(tx, job_id, attempt, "save_output").seq, data)
 
-        def work(tx: Transaction) -> None:
-            row = self._running_row(tx, job_id, attempt, "save_checkpoint")
-            tx.store_checkpoint(row.seq, checked)
 
-        self._write(work)
-
-    def _running_row(self, tx: Transaction, job_id: str, attempt: int | None, verb: str) -> Row:
-        row = self._row(tx, job_id)
-        if attempt is not None and (attempt != row.attempt or not row.is_in_flight):
-            raise stale(verb, row, attempt)
-        if not row.is_in_flight:
-            raise InvalidTransitionError(
-                f"{verb} of job {shown(job_id)} is not possible: it is {row.status}, allowed in running, cancelling",
-                job_id=job_id,
-                status=row.status,
-                verb=verb,
-            )
-        return row
-
-    def save_output(self, job_id: str, output: str, *, attempt: int | None = None) -> None:
-        arguments.job_id(job_id)
-        arguments.attempt(attempt)
-        data = arguments.output(output, self._options.max_payload)
-
-        def work(tx: Transaction) -> None:
-            row = self._running_row(tx, job_id, attempt, "save_output")
-            tx.store_output(row.seq, data)
-
-        self._write(work)
-
-    def get_output(self, job_id: str) -> str:
-        arguments.job_id(job_id)
-        checkpoint()
-        data = self._store.fetch_output(job_id)
-        if data is None:
-            raise JobNotFoundError(job_id)
-        return data.decode(errors="replace")
+def _row_in_flight(tx: Transaction, job_id: str, attempt: int | None, verb: str) -> Row:
+    row = find_row(tx, job_id)
+    if attempt is not None and (attempt != row.attempt or not row.is_in_flight):
+        raise stale(verb, row, attempt)
+    if not row.is_in_flight:
+        raise InvalidTransitionError(
+            f"{verb} of job {shown(job_id)} is not possible: it is {row.status}, allowed in running, cancelling",
+            job_id=job_id,
+            status=row.status,
+            verb=verb,
+        )
+    return row

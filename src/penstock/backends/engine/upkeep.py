@@ -1,4 +1,4 @@
-"""What time does to jobs: lifetimes, lost holders, time limits, due jobs, retention."""
+"""Upkeep: lifetimes, lost owners and leases, time limits, due jobs, retention."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Final
 
-from penstock.backends import _decisions as decisions
-from penstock.backends._liveness import gone_owners, is_this_process
-from penstock.backends._rows import Row, micros_of
-from penstock.backends._settlement import settle
-from penstock.backends._store import Reach, Transaction
-from penstock.backends.base import Retention
-from penstock.backends.engine.changing import ChangeVerbs
-from penstock.backends.engine.holders import HolderVerbs
+from penstock.backends.contract.runtime import PASSES_PER_LIVENESS
+from penstock.backends.contract.values import Retention
+from penstock.backends.engine import decisions
+from penstock.backends.engine.access import StoreAccess
+from penstock.backends.engine.changing import remove
+from penstock.backends.engine.leases import reclaim
+from penstock.backends.engine.liveness import gone_owners, is_this_process, next_pass
+from penstock.backends.engine.rows import Row, micros_of
+from penstock.backends.engine.settlement import settle
+from penstock.backends.engine.store import Reach, Transaction, save_rows
 from penstock.job import FINAL, JobStatus, Maintenance
 from penstock.lifecycle import Verb
-from penstock.policy import duration
 
-__all__ = ["ClockWatch", "UpkeepVerbs"]
+__all__ = ["Upkeep"]
 
 UPKEEP_BATCH: Final = 500
 EXECUTION_GRACE: Final = micros_of(timedelta(seconds=10))
@@ -30,30 +31,33 @@ ONE_BEAT: Final = 5.0
 logger = logging.getLogger("penstock")
 
 
-class UpkeepVerbs(HolderVerbs, ChangeVerbs):
+class Upkeep:
     """One pass of all upkeep, and its parts."""
 
-    _reclaiming: ClockWatch
+    def __init__(self, access: StoreAccess) -> None:
+        self._access = access
+        self._options = access.options
+        self._clock_watch = ClockWatch(enabled=not access.has_own_clock)
 
     def maintain(self) -> Maintenance:
+        """See `Backend.maintain`."""
         expired = self._in_batches(self._expire)
-        lost = 0
-        if self._reclaiming.is_trusted():
-            gone: list[str] = []
-            lost = self._in_batches(lambda tx: self._reclaim(tx, gone))
-            if gone:
-                self._write(lambda tx: tx.drop_owners(self._still_gone(tx, gone)))
+        recorded_at = time.monotonic()
+        lost = self._reclaim_all()
         timed_out = self._in_batches(self._time_out)
         due = self._in_batches(lambda tx: tx.promote(UPKEEP_BATCH))
         removed = self._in_batches(self._retire)
-        self._write(lambda tx: tx.tidy())
+        self._access.write(lambda tx: tx.tidy())
+        if (time.monotonic() - recorded_at) * PASSES_PER_LIVENESS > self._options.liveness.total_seconds():
+            # A pass that takes long must not look like an outage to the next one.
+            self._access.write(lambda tx: self._record_pass(tx, begins=False))
         return Maintenance(expired=expired, lost=lost, timed_out=timed_out, due=due, removed=removed)
 
     def _in_batches(self, step: Callable[[Transaction], int]) -> int:
         """Repeat a bounded step until it finds less than a batch, each in a transaction of its own."""
         total = 0
         while True:
-            done = self._write(step)
+            done = self._access.write(step)
             total += done
             if done < UPKEEP_BATCH:
                 return total
@@ -63,33 +67,58 @@ class UpkeepVerbs(HolderVerbs, ChangeVerbs):
         rows = tx.rows_expired(UPKEEP_BATCH)
         for row in rows:
             decisions.expire(row, tx.now)
-        self._save(tx, rows)
+        save_rows(tx, rows)
         tx.drop_edges_of([row.seq for row in rows if row.unmet])
         settle(tx, rows)
         return len(rows)
 
-    def _reclaim(self, tx: Transaction, gone: list[str]) -> int:
+    def _reclaim_all(self) -> int:
+        """Reclaim the jobs of lost owners and leases, and remove those owners; return how many jobs."""
+        trusts_clock = self._clock_watch.is_trusted()
+        gone: list[str] = []
+        total = self._access.write(lambda tx: self._reclaim(tx, gone, begins=True, trusts_clock=trusts_clock))
+        if total == UPKEEP_BATCH:
+            total += self._in_batches(
+                lambda tx: self._reclaim(tx, gone, begins=False, trusts_clock=trusts_clock)
+            )
+        if gone:
+            self._access.write(lambda tx: tx.drop_owners(self._still_gone(tx, gone)))
+        return total
+
+    def _reclaim(self, tx: Transaction, gone: list[str], *, begins: bool, trusts_clock: bool) -> int:
+        counts_silence = self._record_pass(tx, begins=begins)
+        gone.clear()
+        if not trusts_clock:
+            return 0
         liveness = micros_of(self._options.liveness)
         owners = tx.owners()
-        gone[:] = gone_owners(owners, tx.now, liveness)
-        spared = [owner.id for owner in owners if is_this_process(owner)]
+        gone += gone_owners(owners, tx.now, liveness, counts_silence=counts_silence)
+        spared = [owner.id for owner in owners if is_this_process(owner) or not counts_silence]
         tx.expect(Reach.ALL)
-        return self._lose(tx, tx.rows_lost(liveness, gone, spared, UPKEEP_BATCH), Verb.LOSE)
+        return reclaim(tx, tx.rows_lost(liveness, gone, spared, UPKEEP_BATCH), Verb.LOSE)
+
+    def _record_pass(self, tx: Transaction, *, begins: bool) -> bool:
+        """Record that upkeep runs; return whether the silence of owners counts now."""
+        record = next_pass(tx.last_pass(), tx.now, micros_of(self._options.liveness), begins=begins)
+        tx.record_pass(record)
+        return record.judges_from <= tx.now
 
     def _still_gone(self, tx: Transaction, gone: Collection[str]) -> list[str]:
         """Return those that have not beaten since: one that was frozen may have come back."""
-        return [
-            owner
-            for owner in gone_owners(tx.owners(), tx.now, micros_of(self._options.liveness))
-            if owner in gone
-        ]
+        liveness = micros_of(self._options.liveness)
+        return [owner for owner in gone_owners(tx.owners(), tx.now, liveness) if owner in gone]
 
     def _time_out(self, tx: Transaction) -> int:
+        """Fail attempts without an owner that ran too long.
+
+        With an owner, the owner bounds them by a clock that cannot jump (`penstock.queue._execution_limits`); if it stops
+        beating, they are reclaimed.
+        """
         tx.expect(Reach.ALL)
         rows = tx.rows_overdue(EXECUTION_GRACE, UPKEEP_BATCH)
         for row in rows:
             decisions.time_out(row, tx.now)
-        self._save(tx, rows)
+        save_rows(tx, rows)
         settle(tx, rows)
         return len(rows)
 
@@ -102,23 +131,20 @@ class UpkeepVerbs(HolderVerbs, ChangeVerbs):
         if retention.other is not None and len(rows) < UPKEEP_BATCH:
             before = tx.now - micros_of(retention.other)
             rows += tx.rows_ended(FINAL - {JobStatus.COMPLETED}, before, UPKEEP_BATCH - len(rows))
-        return self._remove(tx, rows, Verb.CLEANUP)
+        return remove(tx, rows, Verb.CLEANUP)
 
-    def cleanup_expired_jobs(self, ttl: timedelta) -> int:
-        age = micros_of(duration(ttl, "ttl", positive=True))
+    def clean_up(self, age: int) -> int:
+        """Remove COMPLETED jobs that ended `age` microseconds ago or earlier; return how many."""
 
         def step(tx: Transaction) -> int:
             rows = tx.rows_ended([JobStatus.COMPLETED], tx.now - age, UPKEEP_BATCH)
-            return self._remove(tx, rows, Verb.CLEANUP)
+            return remove(tx, rows, Verb.CLEANUP)
 
         return self._in_batches(step)
 
-    def take_upkeep(self, interval: timedelta) -> bool:
-        return self._store.take_upkeep(micros_of(interval))
-
 
 class ClockWatch:
-    """Notices when wall time jumps, so that nobody loses jobs to a clock that was set.
+    """Notices when wall time jumps, so that no job is reclaimed because a clock was set.
 
     If wall and monotonic time part by more than two seconds between two passes, reclaiming waits one beat.
     """

@@ -15,10 +15,17 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.backends._rows import NO_STRINGS, Gate, Row, encode_policy, encode_strings, encode_timeouts
-from penstock.backends._store import Blobs
-from penstock.backends.postgres.core import CoreTransaction
-from penstock.backends.postgres.fast import numbers
+from penstock.backends.engine.rows import (
+    NO_STRINGS,
+    Gate,
+    Row,
+    encode_policy,
+    encode_strings,
+    encode_timeouts,
+)
+from penstock.backends.engine.store import Blobs
+from penstock.backends.postgres.prepared import numbers
+from penstock.backends.postgres.transaction_base import BaseTransaction
 from penstock.job import Job
 
 __all__ = ["copy_plain", "copy_rows", "upsert", "write_blobs"]
@@ -41,14 +48,14 @@ _BINARY_END: Final = b"\xff\xff"
 _PAYLOAD_HEAD: Final = struct.Struct(">hiqi").pack
 
 
-def copy_rows(tx: CoreTransaction, rows: Sequence[Row]) -> None:
+def copy_rows(tx: BaseTransaction, rows: Sequence[Row]) -> None:
     """Store jobs, journal and tag them."""
     lines = (_line((*msgspec.structs.astuple(row), "t" if _is_late(tx, row) else "f")) for row in rows)
     _copy(tx, "job ({columns}, late)", lines)
     _follow_up(tx, [row.seq for row in rows], is_tagged=any(row.tags != "[]" for row in rows))
 
 
-def copy_plain(tx: CoreTransaction, jobs: Sequence[Job], seqs: Sequence[int]) -> None:
+def copy_plain(tx: BaseTransaction, jobs: Sequence[Job], seqs: Sequence[int]) -> None:
     """Store plain jobs with their payloads, journal and tag them."""
     journal: list[str] = []
     _copy(tx, f"job ({_PLAIN_COLUMNS})", _plain_lines(tx, jobs, seqs, journal))
@@ -59,7 +66,7 @@ def copy_plain(tx: CoreTransaction, jobs: Sequence[Job], seqs: Sequence[int]) ->
 
 
 def _plain_lines(
-    tx: CoreTransaction, jobs: Sequence[Job], seqs: Sequence[int], journal: list[str]
+    tx: BaseTransaction, jobs: Sequence[Job], seqs: Sequence[int], journal: list[str]
 ) -> Iterator[str]:
     """Yield the jobs' lines, and append those of the journal to the list."""
     now, is_long = tx.now, tx.is_long
@@ -92,7 +99,7 @@ def _tails(job: Job, now: int, *, is_long: bool) -> tuple[str, str]:
     return _line((*in_job, "t" if is_long else "f")), _line(in_journal)
 
 
-def _copy_payloads(tx: CoreTransaction, jobs: Sequence[Job], seqs: Sequence[int]) -> None:
+def _copy_payloads(tx: BaseTransaction, jobs: Sequence[Job], seqs: Sequence[int]) -> None:
     records: list[bytes] = []
     for job, seq in zip(jobs, seqs, strict=True):
         payload = bytes(job.payload)
@@ -104,7 +111,7 @@ def _copy_payloads(tx: CoreTransaction, jobs: Sequence[Job], seqs: Sequence[int]
             copy.write(b"".join((_BINARY_HEAD, *records, _BINARY_END)))
 
 
-def _copy_tags(tx: CoreTransaction, jobs: Sequence[Job], seqs: Sequence[int]) -> None:
+def _copy_tags(tx: BaseTransaction, jobs: Sequence[Job], seqs: Sequence[int]) -> None:
     tagged = [(job, seq, _text(tag)) for job, seq in zip(jobs, seqs, strict=True) for tag in job.tags]
     now = tx.now
     _copy(tx, "job_tag (tag, seq)", (f"{tag}\t{seq}\n" for _, seq, tag in tagged))
@@ -119,7 +126,7 @@ def _line(values: Sequence[Any]) -> str:
     return "\t".join(map(_field, values)) + "\n"
 
 
-def write_blobs(tx: CoreTransaction, seqs: Sequence[int], blobs: Sequence[Blobs]) -> None:
+def write_blobs(tx: BaseTransaction, seqs: Sequence[int], blobs: Sequence[Blobs]) -> None:
     """Store what new jobs bring along."""
     pairs = list(zip(seqs, blobs, strict=True))
     for table, values in (
@@ -133,7 +140,7 @@ def write_blobs(tx: CoreTransaction, seqs: Sequence[int], blobs: Sequence[Blobs]
             upsert(tx, table, values)
 
 
-def upsert(tx: CoreTransaction, table: str, values: Sequence[tuple[int, bytes]]) -> None:
+def upsert(tx: BaseTransaction, table: str, values: Sequence[tuple[int, bytes]]) -> None:
     """Set blobs by insertion number."""
     tx.execute(
         tx.text(
@@ -145,11 +152,11 @@ def upsert(tx: CoreTransaction, table: str, values: Sequence[tuple[int, bytes]])
     )
 
 
-def _follow_up(tx: CoreTransaction, seqs: Sequence[int], *, is_tagged: bool) -> None:
-    tx.execute(tx.context.copied(is_tagged=is_tagged), {"seqs": numbers(seqs)})
+def _follow_up(tx: BaseTransaction, seqs: Sequence[int], *, is_tagged: bool) -> None:
+    tx.execute(tx.shared.copied(is_tagged=is_tagged), {"seqs": numbers(seqs)})
 
 
-def _copy(tx: CoreTransaction, target: str, lines: Iterable[str]) -> None:
+def _copy(tx: BaseTransaction, target: str, lines: Iterable[str]) -> None:
     """Send lines in pieces, so that the server stores the first while the next are put together."""
     source = iter(lines)
     piece = list(islice(source, _PIECE))
@@ -161,7 +168,7 @@ def _copy(tx: CoreTransaction, target: str, lines: Iterable[str]) -> None:
             piece = list(islice(source, _PIECE))
 
 
-def _is_late(tx: CoreTransaction, row: Row) -> bool:
+def _is_late(tx: BaseTransaction, row: Row) -> bool:
     return row.gate == Gate.READY and (tx.is_long or row.order_at != tx.now)
 
 

@@ -1,16 +1,18 @@
-"""Taking jobs: which statement serves which filters, and from where it looks."""
+"""Claims: which statement serves which filters, and from where it looks."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import time
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
-from penstock.backends._rows import Row, damage_named, first_claims, job_of
-from penstock.backends._store import Claim, claim_change, tell
-from penstock.backends.postgres.core import CoreTransaction
-from penstock.backends.postgres.fast import numbers, texts
-from penstock.backends.postgres.floors import FROM_THE_BEGINNING, Lane, lanes
+from penstock.backends.contract.values import Withheld
+from penstock.backends.engine.rows import Row, damage_named, first_claims, job_of
+from penstock.backends.engine.store import Claim, claim_change, emit
+from penstock.backends.postgres.floors import BEHIND_ALL, FROM_THE_FIRST, Lane, Look, forward_lanes, lanes
+from penstock.backends.postgres.prepared import Prepared, numbers, texts
 from penstock.backends.postgres.tags import rarest_tag
+from penstock.backends.postgres.transaction_base import BaseTransaction
 from penstock.job import Job
 
 __all__ = ["ClaimingTransaction"]
@@ -18,44 +20,55 @@ __all__ = ["ClaimingTransaction"]
 _SPARE_CANDIDATES: Final = 1_000
 
 #: What a claim statement tells of each job, after the transaction's own facts:
-#: seq, n, order_at, from_status, is_usual, payload, and the columns of `first_claims`, of which the fourth is the priority.
+#: seq, n, order_at, from_status, is_usual, payload, the columns of `first_claims`, of which the fourth is the priority,
+#: since when late jobs are ready, and whether the assignee is withheld.
 _Found = tuple[Any, ...]
 _SEQ, _N, _ORDER_AT, _SOURCE, _IS_USUAL, _PAYLOAD, _FIRST = range(3, 10)
 _PRIORITY: Final = _FIRST + 3
 
 
-class ClaimingTransaction(CoreTransaction):
+class ClaimingTransaction(BaseTransaction):
     """The primitives of claims."""
 
     _promoted = 1_000
+    _late_from: int | None = None
+    #: Whether the last claim was made for an assignee that streams must not serve now.
+    is_withheld = False
 
     def promote(self, limit: int) -> int:
         if not self.is_due:
             return 0
-        floors, now = self.context.floors, self.now
-        since = floors.promoted_until()
-        since = -1 if since > now else since  # the clock went back
+        floors, now = self.shared.floors, self.now
+        since, began = floors.promoted_until(), time.monotonic()
+        since = FROM_THE_FIRST if since > now else since  # the clock went back
         found = self.execute(self.sql["promote"], {"now": now, "since": since, "limit": limit}).fetchall()
         if len(found) < limit:
             self.is_due = False
-            self.after_commit.append(lambda: floors.note_promoted(since, now))
+            self.after_commit.append(lambda: floors.note_promoted(since, now, began))
         if found:
             self.is_news = True
-        if found and self.wants_changes:
-            tell(self, [Row(*values) for values in found], verb="available")
+        if found and self.has_listeners:
+            emit(self, [Row(*values) for values in found], verb="available")
         return len(found)
 
-    def claim_due(self, claim: Claim, promoted: int) -> list[Job]:
-        """Move up to `promoted` due jobs into the ready set, if there are any, then claim.
+    def claim_eligible(self, claim: Claim, portion: int) -> list[Job]:
+        """Promote a portion of due jobs, if there are any, then claim.
 
-        A claim that opens the transaction finds out by itself whether there are any (see `_take`).
+        A claim that opens the transaction finds out by itself whether there are any (see `_take`), and whether it is
+        withheld.
         """
-        self._promoted = promoted
+        self._promoted = portion
         if len(claim.tags) > 1 and claim.key is None:
             self._leading_tag(claim.tags)  # may have to ask, and so open the transaction
         if self.is_open:
-            self.promote(promoted)
-        return self.claim(claim)
+            self.promote(portion)
+        jobs = self.claim(claim)
+        if self.is_withheld:
+            return Withheld()
+        if len(jobs) < claim.limit and self.is_due:
+            rest = claim._replace(limit=claim.limit - len(jobs), pushed=False)
+            jobs += super().claim_eligible(rest, portion)
+        return jobs
 
     def claim(self, claim: Claim) -> list[Job]:
         found = self._claim(claim)
@@ -63,7 +76,7 @@ class ClaimingTransaction(CoreTransaction):
             return []
         self.witness = (found[-1][_SEQ], found[-1][_N], found[-1][0])
         jobs = self._jobs(found, claim.assignee_id)
-        if self.wants_changes:
+        if self.has_listeners:
             self.changes += [claim_change(job, each[_SOURCE]) for job, each in zip(jobs, found, strict=True)]
         return jobs
 
@@ -73,12 +86,12 @@ class ClaimingTransaction(CoreTransaction):
         with damage_named():
             first_claim = first_claims(assignee_id, now)
             jobs = {
-                each[_SEQ]: first_claim(each[_PAYLOAD], *each[_FIRST:]) for each in found if each[_IS_USUAL]
+                each[_SEQ]: first_claim(each[_PAYLOAD], *each[_FIRST:-2]) for each in found if each[_IS_USUAL]
             }
         if len(jobs) == len(found):
             return list(jobs.values())
         others = self.run(
-            self.context.whole, {"seqs": numbers(each[_SEQ] for each in found if not each[_IS_USUAL])}
+            self.shared.whole, {"seqs": numbers(each[_SEQ] for each in found if not each[_IS_USUAL])}
         )
         with damage_named():
             for *values, payload, result, checkpoint in others:
@@ -89,7 +102,8 @@ class ClaimingTransaction(CoreTransaction):
     def _claim(self, claim: Claim) -> list[_Found]:
         types = None if claim.types is None else texts(claim.types)
         if claim.key is not None:
-            return self._take("key", claim, tags=texts(claim.tags), types=types, key=claim.key)
+            no_lane = {"late_since": BEHIND_ALL, "most_late": 0}
+            return self._take("key", claim, tags=texts(claim.tags), types=types, key=claim.key, **no_lane)
         if claim.tags:
             tag = self._leading_tag(claim.tags)
             others = texts(each for each in claim.tags if each != tag)
@@ -99,29 +113,42 @@ class ClaimingTransaction(CoreTransaction):
             return self._claim_in_lane("any", claim, "any")
         if len(claim.types) == 1:
             return self._claim_in_lane("type", claim, ("type", claim.types), type=claim.types[0])
-        found = self._take("types", claim, types=types, width=claim.limit)
+        return self._claim_types(claim, types)
+
+    def _claim_types(self, claim: Claim, types: str | None) -> list[_Found]:
+        """Claim from the floors on, as `_claim_in_lane` does, but look back only in a second statement."""
+        lane = self.shared.floors.lane(("types", claim.types))
+        look, began = Look.of(lane), time.monotonic()
+        found = self._take("types", claim, types=types, width=claim.limit, **forward_lanes(look))
         if len(found) < claim.limit:
-            # Others may have taken the candidates between reading and locking them.
+            # Others may have claimed the candidates between reading and locking them.
             width = claim.limit + _SPARE_CANDIDATES
-            found = _in_order(found + self._take("types", claim, len(found), types=types, width=width))
+            again = self._take("types", claim, len(found), types=types, width=width, **lanes(look))
+            found = _in_order(found + again)
+        self._remember(lane, look, found, began, is_short=len(found) < claim.limit)
         return found
 
     def _claim_in_lane(self, name: str, claim: Claim, kind: Hashable, **filters: Any) -> list[_Found]:
         """Claim from the lane's floors on; if that brings too little, the statement looks further back."""
-        lane = self.context.floors.lane(kind)
-        start = {} if lane is None else lane.start()
-        look_back = FROM_THE_BEGINNING if lane is None else lane.look_back()
-        found = self._take(name, claim, **filters, **lanes(start, look_back))
-        if lane is not None:
-            is_short = len(found) < claim.limit
-            was_full = not start or (is_short and look_back == FROM_THE_BEGINNING)
-            self._remember(lane, found, was_full=was_full, is_short=is_short)
+        lane = self.shared.floors.lane(kind)
+        look, began = Look.of(lane), time.monotonic()
+        found = self._take(name, claim, **filters, **lanes(look))
+        self._remember(lane, look, found, began, is_short=len(found) < claim.limit)
         return found
 
-    def _remember(self, lane: Lane, found: Sequence[_Found], *, was_full: bool, is_short: bool) -> None:
+    def _remember(
+        self, lane: Lane | None, look: Look, found: Sequence[_Found], began: float, *, is_short: bool
+    ) -> None:
+        if lane is None or self.is_withheld:  # then nothing was looked at
+            return
         taken = [(each[_PRIORITY], (each[_ORDER_AT], each[_SEQ])) for each in found]
-        now = self.now
-        self.after_commit.append(lambda: lane.note(taken, now, was_full=was_full, is_short=is_short))
+        now, was_full = self.now, look.was_full(is_short=is_short)
+        if was_full:
+            lane.note_full(began)
+        late_from = self._late_from
+        self.after_commit.append(
+            lambda: lane.note(taken, now, late_from, was_full=was_full, is_short=is_short)
+        )
 
     def _take(self, name: str, claim: Claim, already: int = 0, **filters: Any) -> list[_Found]:
         """Run a claim statement. One that opens the transaction and meets due jobs takes nothing: they come first."""
@@ -130,6 +157,7 @@ class ClaimingTransaction(CoreTransaction):
             "limit": claim.limit - already,
             "assignee_id": claim.assignee_id,
             "owner": claim.owner,
+            "pushed": claim.pushed,
         }
         if not self.is_open:
             found = self._ask(name, values)
@@ -139,13 +167,19 @@ class ClaimingTransaction(CoreTransaction):
         return self._ask(name, values)
 
     def _ask(self, name: str, values: dict[str, Any]) -> list[_Found]:
-        return self.query(self.context.claims[name], {**values, "now": self.own_now(), "since": self.since()})
+        return self.query(self.shared.claims[name], {**values, "now": self.own_now(), "since": self.since()})
+
+    def query(self, statement: Prepared, values: Mapping[str, Any]) -> list[_Found]:
+        """Run a claim statement; its answer has a row also if nothing was claimed, which is left out."""
+        found = self.answer(statement, values)
+        self._late_from, self.is_withheld = found[0][-2:]
+        return [] if found[0][_SEQ] is None else found
 
     def _leading_tag(self, tags: tuple[str, ...]) -> str:
         """Return the tag along which to look: the rarest, as far as is known. The answer holds for a while."""
         if len(tags) == 1:
             return tags[0]
-        floors = self.context.floors
+        floors = self.shared.floors
         known = floors.leading_tag(tags)
         if known is None:
             known = self.rarest_tag(tags, "ready_tag")
@@ -156,13 +190,33 @@ class ClaimingTransaction(CoreTransaction):
         return rarest_tag(self.execute, self.text, tags, table)
 
     def renew(self, assignee_id: str, attempts: dict[str, int] | None) -> int:
-        ids = None if attempts is None else list(attempts)
-        numbers = None if attempts is None else list(attempts.values())
+        if attempts is None:
+            values = {"assignee_id": assignee_id, "now": self._opening.own_clock()}
+            return int(self.look_in_flight("renew", values, assignee_id))
         found = self.execute(
-            self.sql["renew"],
-            {"assignee_id": assignee_id, "ids": ids, "attempts": numbers, "now": self._opening.own_clock()},
+            self.sql["renew_named"],
+            {
+                "assignee_id": assignee_id,
+                "ids": list(attempts),
+                "attempts": list(attempts.values()),
+                "now": self._opening.own_clock(),
+            },
         ).fetchone()
         return 0 if found is None else int(found[0])
+
+    def look_in_flight(self, name: str, values: Mapping[str, Any], assignee_id: str | None = None) -> Any:
+        """Run a statement about the jobs in flight, from where the last one ended; return what it answers first."""
+        floors, began = self.shared.floors, time.monotonic()
+        before = floors.in_flight(assignee_id, self.now)
+        query = self.shared.in_flight(name, is_full=before.is_full)
+        found = self.execute(query, {**values, **before.parameters()}).fetchone()
+        if found is None:
+            return None
+        answer, known, snapshot = found
+        seen = before.seen(known, self.opened_at, snapshot, int(self.xid or 0))
+        full_since = began if before.is_full else None
+        self.after_commit.append(lambda: floors.note_in_flight(assignee_id, seen, full_since))
+        return answer
 
 
 def _in_order(found: list[_Found]) -> list[_Found]:

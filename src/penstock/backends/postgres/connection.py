@@ -7,6 +7,8 @@ and takes about a tenth of the time of a single enqueue.
 from __future__ import annotations
 
 import contextlib
+import copy
+import math
 import os
 import random
 import threading
@@ -20,10 +22,11 @@ from psycopg.abc import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.backends.postgres import faults
-from penstock.errors import BackendError, InvalidArgumentError, QueueClosedError
+from penstock.backends.postgres.outage import Outage
+from penstock.errors import BackendError, InvalidArgumentError, QueueClosedError, redacted
 from penstock.scope import CancelScope, current_scope
 
-__all__ = ["BoundedConnection", "Patience", "Pool"]
+__all__ = ["BoundedConnection", "Dialing", "Patience", "Pool", "parameters"]
 
 RV = TypeVar("RV")
 
@@ -39,9 +42,11 @@ PLANNER: Final = {
 }
 _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 1.0
-#: How often a statement in a scope looks whether that has ended.
+#: How often a statement in a scope polls whether the scope has ended.
 _GLANCE: Final = 0.02
 _INTERRUPT_SECONDS: Final = 5.0
+#: How long a store that was never reached is tried, unless `connect_timeout` says otherwise: its url is probably wrong.
+_FIRST_CONNECT_SECONDS: Final = 5.0
 
 
 class Patience:
@@ -73,6 +78,13 @@ class Patience:
         """The moment (monotonic) at which the server has taken too long."""
         return self._until
 
+    def within(self, seconds: float | None) -> Patience:
+        """Return the patience for a part of the call that may take so long, at most."""
+        part = copy.copy(self)
+        if seconds is not None:
+            part._until = min(self._until, time.monotonic() + seconds)  # noqa: SLF001  # of the same class
+        return part
+
     def pause(self, *, short: bool) -> bool:
         """Wait a little, longer each time and never in step with others; False if the time is over."""
         self._pauses += 1
@@ -91,7 +103,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
 
     Attributes:
         scope: whose end interrupts the statement that is waited for; None while the outcome must be awaited.
-        is_stale: whoever comes next had better get a new one.
+        is_stale: the pool replaces it before the next use.
     """
 
     deadline: float = float("inf")
@@ -147,8 +159,19 @@ def _until(gen: Generator[Any, Any, RV], connection: BoundedConnection) -> Gener
 class Pool:
     """At most `size` connections, lent to one call at a time."""
 
-    def __init__(self, url: str, *, size: int, timeout: float, pgbouncer: bool) -> None:
-        self._parameters = _parameters(url, timeout, pgbouncer=pgbouncer)
+    def __init__(
+        self,
+        url: str,
+        *,
+        size: int,
+        timeout: float,
+        pgbouncer: bool,
+        outage: Outage,
+        connect_timeout: float | None = None,
+    ) -> None:
+        self._connect_timeout = connect_timeout
+        self._outage = outage
+        self._parameters = _session_parameters(url, timeout, pgbouncer=pgbouncer)
         self._prepare = None if pgbouncer else 0
         self._size = size
         self._timeout = timeout
@@ -248,7 +271,7 @@ class Pool:
                 unsubscribe()
 
     def _wake(self) -> None:
-        # Called by whoever cancels a scope, perhaps while this very thread holds the lock (already cancelled).
+        # Called by the thread that cancels a scope, perhaps while this very thread holds the lock (already cancelled).
         if self._changed.acquire(blocking=False):
             try:
                 self._changed.notify_all()
@@ -263,27 +286,98 @@ class Pool:
 
     def _open(self, patience: Patience) -> BoundedConnection:
         """Connect, trying again with growing pauses until the time is over: the server may be restarting."""
+        patience = patience.within(self._limit())
         while True:
             patience.check()
             if self._closed:
                 raise QueueClosedError
             try:
-                connection = BoundedConnection.connect(
-                    **{
-                        **self._parameters,
-                        "autocommit": True,
-                        "prepare_threshold": self._prepare,
-                        # In place of one in the url: a call may take as long as the store's own `timeout`.
-                        "connect_timeout": max(2, int(min(patience.left(), self._timeout))),
-                    }
-                )
+                connection = Dialing(self._dial_options(patience)).wait(patience)
+            except psycopg.Error as error:
+                worth_trying = faults.is_disconnect(error) and _may_pass(error)
+                if worth_trying:
+                    self._outage.failed(error)
+                if not worth_trying or not patience.pause(short=False):
+                    failure = faults.translate(error)
+                    raise (self._outage.annotate(failure) if worth_trying else failure) from error
+            else:
+                self._outage.worked()
                 connection.prepared_by_hand = set()
                 connection.loaders = {}
                 return connection
-            except psycopg.Error as error:
-                worth_trying = faults.is_disconnect(error) and _may_pass(error)
-                if not worth_trying or not patience.pause(short=False):
-                    raise faults.translate(error) from error
+
+    def _limit(self) -> float | None:
+        """Return how many seconds connecting may take; None is as long as the call may."""
+        if self._connect_timeout is not None or self._outage.was_reached:
+            return self._connect_timeout
+        return _FIRST_CONNECT_SECONDS
+
+    def _dial_options(self, patience: Patience) -> dict[str, Any]:
+        return {
+            **self._parameters,
+            "autocommit": True,
+            "prepare_threshold": self._prepare,
+            "connect_timeout": max(2, math.ceil(patience.left())),
+        }
+
+
+class Dialing(threading.Thread):
+    """One attempt to connect, on a thread: finding the address of a name, and trying several, cannot be bounded."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__(name="penstock-connect", daemon=True)
+        self._options = options
+        self._changed = threading.Condition(threading.Lock())
+        self._is_abandoned = False
+        self._connection: BoundedConnection | None = None
+        self._error: BaseException | None = None
+
+    def wait(self, patience: Patience) -> BoundedConnection:
+        """Connect; raise what the driver does, or OperationalError when the time is over."""
+        seconds = patience.left()
+        self.start()
+        unsubscribe = None if patience.scope is None else patience.scope.subscribe(self._wake)
+        try:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_done() or patience.is_over(), patience.left())
+                if not self._is_done():
+                    self._is_abandoned = True
+        except BaseException:
+            self._is_abandoned = True
+            raise
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
+        if self._error is not None:
+            raise self._error
+        if self._connection is None:
+            patience.check()
+            raise psycopg.OperationalError(f"there was no answer within {seconds:.3g} s")
+        return self._connection
+
+    def run(self) -> None:
+        connection, error = None, None
+        try:
+            connection = BoundedConnection.connect(**self._options)
+        except BaseException as caught:
+            error = caught
+        with self._changed:
+            self._connection, self._error = connection, error
+            self._changed.notify_all()
+            is_unwanted = self._is_abandoned
+        if is_unwanted and connection is not None:
+            _close(connection)
+
+    def _is_done(self) -> bool:
+        return self._connection is not None or self._error is not None
+
+    def _wake(self) -> None:
+        # Called by the thread that cancels a scope, perhaps while this very thread holds the lock (already cancelled).
+        threading.Thread(target=self._wake_later, daemon=True).start()
+
+    def _wake_later(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -312,16 +406,22 @@ def _close(connection: BoundedConnection) -> None:
         connection.pgconn.finish()
 
 
-def _parameters(url: str, timeout: float, *, pgbouncer: bool) -> dict[str, Any]:
+def parameters(url: str) -> dict[str, Any]:
+    """Return what a url or connection string says, in the driver's words.
+
+    Raises:
+        InvalidArgumentError: the driver does not understand it.
+    """
     try:
-        parameters: dict[str, Any] = conninfo_to_dict(url)
+        return {**conninfo_to_dict(url), "client_encoding": "UTF8"}
     except psycopg.ProgrammingError as error:
-        raise InvalidArgumentError(
-            f"the url is not a PostgreSQL url: {' '.join(str(error).split())}", field="url", value=None
-        ) from None
+        raise InvalidArgumentError(_refusal(url, error), field="url") from None
+
+
+def _session_parameters(url: str, timeout: float, *, pgbouncer: bool) -> dict[str, Any]:
+    found = parameters(url)
     defaults: dict[str, Any] = {
         "application_name": "penstock",
-        "client_encoding": "UTF8",
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 3,
@@ -330,10 +430,17 @@ def _parameters(url: str, timeout: float, *, pgbouncer: bool) -> dict[str, Any]:
     if not pgbouncer:
         # A pooler in transaction mode refuses or mixes up session settings, so there they are set in each transaction.
         settings = {**PLANNER, **server_limits(timeout)}
-        given = parameters.get("options")
+        given = found.get("options")
         ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
-        parameters["options"] = f"{ours} {given}" if given else ours
-    return {**defaults, **parameters}
+        found["options"] = f"{ours} {given}" if given else ours
+    return {**defaults, **found}
+
+
+def _refusal(url: str, error: psycopg.Error) -> str:
+    """Return what is wrong with a url; the driver may quote what follows a password, which may be a part of it."""
+    if "password" in url:
+        return "the PostgreSQL url is malformed, or a parameter in it is unknown: check its query"
+    return f"the PostgreSQL url is malformed: {redacted(' '.join(str(error).split()))}"
 
 
 def server_limits(timeout: float) -> dict[str, str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.backends._store import Archived, Consumer
+from penstock.backends.engine.store import Archived, Consumer
 from penstock.backends.postgres.connection import BoundedConnection
-from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.statements import Statements
+from penstock.backends.postgres.transaction_base import BaseTransaction
 from penstock.job import FINAL, JournalArchive
 
 __all__ = ["ConsumersTransaction", "archived", "consumers"]
@@ -15,7 +15,7 @@ __all__ = ["ConsumersTransaction", "archived", "consumers"]
 _COLUMNS: Final = "name, seq, holder, held_until, updated_at"
 
 
-class ConsumersTransaction(CoreTransaction):
+class ConsumersTransaction(BaseTransaction):
     """The primitives about consumers and the archive."""
 
     def consumer(self, name: str) -> Consumer | None:

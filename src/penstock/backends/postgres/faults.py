@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import psycopg
 from psycopg import errors
 
-from penstock.errors import BackendError
+from penstock.errors import BackendError, redacted
 
 __all__ = ["OutOfOrderError", "is_disconnect", "is_read_only", "is_transient", "lost_at_commit", "translate"]
 
@@ -22,7 +22,7 @@ POOLED = "unsupported startup parameter"
 
 
 class OutOfOrderError(errors.SerializationFailure):
-    """A transaction that holds locks wants keys that somebody else has: to wait for them could be a deadlock."""
+    """A transaction that holds locks needs keys that another one holds: waiting for them could deadlock."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self.keys = frozenset(keys)
@@ -81,7 +81,7 @@ def translate(error: psycopg.Error) -> BackendError:
         return BackendError(f"PostgreSQL refuses the login: check user and password ({detail})")
     if state in ("3D000", "3F000", "42P01"):
         return BackendError(
-            f"the database or its tables are missing: check the url, run penstock migrate ({detail})"
+            f"the database or its tables are missing: check the url, run penstock migrate up ({detail})"
         )
     if state == "42501":
         return BackendError(f"the database user lacks a privilege: grant it ({detail})")
@@ -104,5 +104,5 @@ def lost_at_commit(error: BaseException) -> BackendError:
 
 def _text(error: psycopg.Error) -> str:
     if isinstance(error, errors.DatabaseError) and error.diag.message_primary:
-        return error.diag.message_primary
-    return " ".join(str(error).split()) or type(error).__name__
+        return redacted(error.diag.message_primary)
+    return redacted(" ".join(str(error).split())) or type(error).__name__

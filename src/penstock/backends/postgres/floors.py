@@ -1,4 +1,4 @@
-"""Where claims may begin, so that dead rows do not slow them.
+"""Where claims and upkeep may begin, so that dead rows do not slow them.
 
 A claimed job leaves a dead entry at the front of the ready index, and while any session holds an old snapshot no vacuum
 can remove it: each claim would walk over all of them. So this process remembers, for each kind of claim and priority,
@@ -6,20 +6,39 @@ how far it has come, and begins there.
 
 That is sound because new ready jobs come in behind: their place in the order is their transaction's `now`. A job that
 enters the ready set elsewhere (its delay is over, its key's turn came, its creation time was given) is marked `late`,
-and while a late job is ready the claim statement ignores floors. What remains is a transaction that was open while the
-floor rose past its `now`. Therefore a claim that finds too little looks again, in the same statement: two seconds back,
-or from the beginning if it has not done so for a while; and every claim looks from the beginning once a second.
+and a claim looks first at the late jobs that it wants, one by one at their places below the floor. Late jobs of other
+types do not matter, nor those that came before the first one that was still ready at the last claim (`late_since`).
+What remains is a transaction that was open while the floor rose past its `now`. Therefore a claim that finds too little
+looks again, in the same statement: two seconds back, or from the beginning if that was not done for a second. A claim
+that finds enough looks two seconds back once a second, and from the beginning once in five. If a look from the beginning
+takes long, because the dead rows are many, the next one waits: all of them take at most a fiftieth of the time (`Pace`).
+
+What upkeep looks for has the same trouble with other indexes, and a memory of its own: jobs in flight (`InFlight`), and
+rows whose time has come (`Sweep`: delays, lifetimes, retention, idempotency keys).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from penstock.backends.postgres.fast import numbers
+from penstock.backends.postgres.prepared import numbers
+from penstock.backends.postgres.snapshots import Floor
 
-__all__ = ["Floors", "Lane", "Place", "lanes"]
+__all__ = [
+    "BEHIND_ALL",
+    "FROM_THE_FIRST",
+    "Floors",
+    "InFlight",
+    "Lane",
+    "Look",
+    "Pace",
+    "Place",
+    "Sweep",
+    "forward_lanes",
+    "lanes",
+]
 
 #: Where a job stands in its priority: (order_at, seq).
 Place = tuple[int, int]
@@ -27,11 +46,47 @@ Place = tuple[int, int]
 LOWEST: Final = (-(2**62), 0)
 PRIORITIES: Final = (0, 1, 2, 3, 4)
 FROM_THE_BEGINNING: Final = 2**62
-_FULL_LOOK_EVERY: Final = 1.0
-_FULL_LOOK_WHEN_SHORT: Final = 0.25
+_FULL_LOOK_EVERY: Final = 5.0
+_FULL_LOOK_WHEN_SHORT: Final = 1.0
+_RECENT_LOOK_EVERY: Final = 1.0
+_LEADING_TAG_HOLDS: Final = 1.0
+#: A look from the beginning that took d seconds is followed by the next one after so many times d, or later.
+_REST: Final = 50
+_NOT_RECENT: Final = -(2**62)
+#: Before every time there is.
+FROM_THE_FIRST: Final = LOWEST[0]
 _LOOK_BACK: Final = 2_000_000
+#: Microseconds that a transaction may take to commit a late job; one that takes longer waits for the next full look.
+_LATE_COMMITS: Final = 5_000_000
+#: Seconds between two looks at all jobs in flight; between them those known and those claimed since are looked at.
+_IN_FLIGHT_LOOK_EVERY: Final = 15.0
+#: Microseconds that a claim may take from reading the clock to having its xid.
+_UNTIL_XID: Final = 5_000_000
+#: Microseconds before the end of the last sweep that the next one looks through again, for late commits.
+_SWEPT_AGAIN: Final = 10_000_000
+#: How many late jobs a claim reads in a second, carefully guessed, and at least and at most.
+_LATE_PER_SECOND: Final = 100_000
+_LEAST_LATE: Final = 200
+_MOST_LATE: Final = 20_000
 _MOST_LANES: Final = 1_000
-_BEHIND_ALL: Final = 2**62
+BEHIND_ALL: Final = 2**62
+
+
+class Pace:
+    """When the next look from the beginning is due."""
+
+    def __init__(self) -> None:
+        self._at = float("-inf")
+        self.took = 0.0
+
+    def is_due(self, every: float) -> bool:
+        """Whether the last one is `every` seconds ago, or longer if it took long."""
+        return time.monotonic() - self._at >= max(every, _REST * self.took)
+
+    def note(self, began: float) -> None:
+        """Note a look from the beginning that began then and has ended now."""
+        self._at = time.monotonic()
+        self.took = self._at - began
 
 
 class Lane:
@@ -39,21 +94,56 @@ class Lane:
 
     def __init__(self) -> None:
         self._reached: dict[int, Place] = {}
-        self._full_at = float("-inf")
+        self._pace = Pace()
+        self._recent_at = float("-inf")
+        #: Late jobs that came up to this time lie above the floors.
+        self.late_since = LOWEST[0]
 
     def start(self) -> dict[int, Place]:
         """Return where a claim begins, by priority; empty for a look from the beginning."""
-        return {} if time.monotonic() - self._full_at >= _FULL_LOOK_EVERY else self._reached
+        return {} if self._pace.is_due(_FULL_LOOK_EVERY) else self._reached
+
+    def most_late(self) -> int:
+        """Return how many late jobs a claim looks at by themselves before a look from the beginning is cheaper."""
+        return min(max(int(self._pace.took * _LATE_PER_SECOND), _LEAST_LATE), _MOST_LATE)
+
+    def recent(self) -> int:
+        """Return how far back (in microseconds) from now a claim begins at least, once a second."""
+        now = time.monotonic()
+        if now - self._recent_at < _RECENT_LOOK_EVERY:
+            return _NOT_RECENT
+        self._recent_at = now
+        return _LOOK_BACK
 
     def look_back(self) -> int:
         """Return how far back (in microseconds) a claim looks that has found too little from `start` on."""
-        is_stale = time.monotonic() - self._full_at >= _FULL_LOOK_WHEN_SHORT
-        return FROM_THE_BEGINNING if is_stale else _LOOK_BACK
+        return FROM_THE_BEGINNING if self._pace.is_due(_FULL_LOOK_WHEN_SHORT) else _LOOK_BACK
 
-    def note(self, taken: Iterable[tuple[int, Place]], now: int, *, was_full: bool, is_short: bool) -> None:
-        """Remember what a committed claim took; one that came out short has taken everything before `now`."""
+    def note_full(self, began: float) -> None:
+        """Note that a claim looked from the beginning, whatever becomes of it."""
+        self._pace.note(began)
+        self._recent_at = time.monotonic()
+
+    def note(
+        self,
+        taken: Iterable[tuple[int, Place]],
+        now: int,
+        late_from: int | None,
+        *,
+        was_full: bool,
+        is_short: bool,
+    ) -> None:
+        """Remember what a committed claim took; one that came out short has taken everything before `now`.
+
+        Args:
+            taken: priority and place of each job.
+            now: the time of the claim.
+            late_from: when the first of the late jobs that it saw came; None if it saw none.
+            was_full: it looked from the beginning.
+            is_short: it found fewer jobs than it wanted.
+        """
         if is_short:
-            reached = dict.fromkeys(PRIORITIES, (now - 1, _BEHIND_ALL))
+            reached = dict.fromkeys(PRIORITIES, (now - 1, BEHIND_ALL))
         else:
             reached = {} if was_full else dict(self._reached)
             for priority, place in taken:
@@ -61,18 +151,75 @@ class Lane:
                 if place[0] < now:
                     reached[priority] = max(place, reached.get(priority, LOWEST))
         self._reached = reached
+        settled = now - _LATE_COMMITS
         if was_full:
-            self._full_at = time.monotonic()
+            self.late_since = settled
+        else:
+            self.late_since = max(
+                self.late_since, settled if late_from is None else min(settled, late_from - 1)
+            )
+
+
+class InFlight(NamedTuple):
+    """Jobs in flight: those known from the last look, and the time from which claims are unknown.
+
+    The next look is at all of them if `is_full`, whatever is known.
+    """
+
+    known: tuple[int, ...] = ()
+    floor: Floor = Floor(LOWEST[0])
+    is_full: bool = True
+
+    def parameters(self) -> dict[str, Any]:
+        return {"known": numbers(self.known), **self.floor.parameters()}
+
+    def seen(self, known: Iterable[int], opened_at: int, snapshot: str, own_xid: int) -> InFlight:
+        """Return what is known after a look.
+
+        Args:
+            known: the jobs that it found.
+            opened_at: a time before its transaction had its xid: a claim whose xid is higher is not much older.
+            snapshot: what the look could see.
+            own_xid: of its transaction.
+        """
+        return InFlight(
+            tuple(known), self.floor.risen(opened_at - _UNTIL_XID, snapshot, own_xid), is_full=False
+        )
+
+
+class Sweep:
+    """Up to which time everything of a kind whose time had come was dealt with."""
+
+    def __init__(self) -> None:
+        self._upto = FROM_THE_FIRST
+        self._pace = Pace()
+        self._back_at = float("-inf")
+
+    def since(self, now: int) -> int:
+        """Return the time after which to look; below every time for a look from the beginning."""
+        if self._upto > now or self._pace.is_due(_FULL_LOOK_EVERY):  # the clock went back
+            return FROM_THE_FIRST
+        if time.monotonic() - self._back_at >= _RECENT_LOOK_EVERY:
+            self._back_at = time.monotonic()
+            return self._upto - _SWEPT_AGAIN
+        return self._upto
+
+    def note(self, since: int, upto: int, began: float) -> None:
+        """Note that everything after `since` and up to `upto` was dealt with, by work that is committed."""
+        self._upto = upto
+        if since == FROM_THE_FIRST:
+            self._pace.note(began)
 
 
 class Floors:
-    """The lanes of one process. `enabled` is false where time is not the server's, so that it may stand or jump."""
+    """The memory of one process. `enabled` is false where time is not the server's, so that it may stand or jump."""
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
         self._lanes: dict[Hashable, Lane] = {}
-        self._promoted = -1
-        self._all_promoted_at = float("-inf")
+        self._in_flight: dict[str | None, tuple[InFlight, Pace]] = {}
+        self._sweeps: dict[Hashable, Sweep] = {}
+        self._promoted = Sweep()
         self._leading_tags: dict[tuple[str, ...], tuple[str, float]] = {}
 
     def leading_tag(self, tags: tuple[str, ...]) -> str | None:
@@ -83,7 +230,7 @@ class Floors:
     def note_leading_tag(self, tags: tuple[str, ...], tag: str) -> None:
         if len(self._leading_tags) >= _MOST_LANES:
             self._leading_tags = {}
-        self._leading_tags[tags] = (tag, time.monotonic() + _FULL_LOOK_EVERY)
+        self._leading_tags[tags] = (tag, time.monotonic() + _LEADING_TAG_HOLDS)
 
     def lane(self, kind: Hashable) -> Lane | None:
         if not self._enabled:
@@ -95,29 +242,85 @@ class Floors:
             lane = self._lanes[kind] = Lane()
         return lane
 
+    def in_flight(self, assignee_id: str | None, now: int) -> InFlight:
+        """Return what is known of the jobs in flight, of one assignee or (None) of all."""
+        known, pace = self._in_flight.get(assignee_id, (None, None))
+        if not self._enabled or known is None or pace is None or known.floor.floor > now:
+            return InFlight()
+        return known._replace(is_full=pace.is_due(_IN_FLIGHT_LOOK_EVERY))
+
+    def note_in_flight(self, assignee_id: str | None, seen: InFlight, full_since: float | None) -> None:
+        """Remember what a look found; `full_since` is when it began, if it began at the first job."""
+        if not self._enabled:
+            return
+        if assignee_id not in self._in_flight and len(self._in_flight) >= _MOST_LANES:
+            self._in_flight = {}
+        pace = self._in_flight.get(assignee_id, (None, Pace()))[1]
+        if full_since is not None:
+            pace.note(full_since)
+        self._in_flight[assignee_id] = (seen, pace)
+
+    def sweep(self, kind: Hashable) -> Sweep:
+        """Return the memory of a kind of sweep; a new one each time where time is not the server's."""
+        return self._sweeps.setdefault(kind, Sweep()) if self._enabled else Sweep()
+
     def promoted_until(self) -> int:
-        """Return the time up to which due jobs were moved already; -1 to look at all of them."""
-        is_stale = time.monotonic() - self._all_promoted_at >= _FULL_LOOK_EVERY
-        return -1 if is_stale or not self._enabled else self._promoted
+        """Return the time up to which due jobs were moved already; below every time to look at all of them."""
+        return self._promoted.since(BEHIND_ALL) if self._enabled else FROM_THE_FIRST
 
-    def note_promoted(self, since: int, now: int) -> None:
+    def note_promoted(self, since: int, now: int, began: float) -> None:
         """Remember that a committed pass moved everything that was due."""
-        self._promoted = now
-        if since < 0:
-            self._all_promoted_at = time.monotonic()
+        self._promoted.note(since, now, began)
 
 
-def lanes(start: dict[int, Place], look_back: int = FROM_THE_BEGINNING) -> dict[str, Any]:
+class Look(NamedTuple):
+    """Where a claim begins, and how far it looks back; see `Lane`."""
+
+    start: dict[int, Place]
+    look_back: int = FROM_THE_BEGINNING
+    recent: int = _NOT_RECENT
+    late_since: int = LOWEST[0]
+    most_late: int = _LEAST_LATE
+
+    @classmethod
+    def of(cls, lane: Lane | None) -> Look:
+        """Return how a claim in this lane looks; without a lane from the beginning."""
+        if lane is None:
+            return cls({})
+        return cls(lane.start(), lane.look_back(), lane.recent(), lane.late_since, lane.most_late())
+
+    def was_full(self, *, is_short: bool) -> bool:
+        """Whether a claim that looked so has looked from the beginning."""
+        return not self.start or (is_short and self.look_back == FROM_THE_BEGINNING)
+
+
+def lanes(look: Look) -> dict[str, Any]:
     """Return the floors as the claim statements take them: five lanes to look through, and five to look back in."""
-    if not start:
+    if not look.start:
         return _ALL_LANES
-    places = [start.get(priority, LOWEST) for priority in PRIORITIES] * 2
+    places = [look.start.get(priority, LOWEST) for priority in PRIORITIES] * 2
     return {
         "priorities": _TWICE,
         "floor_ats": numbers(place[0] for place in places),
         "floor_seqs": numbers(place[1] for place in places),
         "are_back": _THEN_BACK,
-        "look_back": look_back,
+        "look_back": look.look_back,
+        "recent": look.recent,
+        "late_since": look.late_since,
+        "most_late": look.most_late,
+    }
+
+
+def forward_lanes(look: Look) -> dict[str, Any]:
+    """Return the floors for a statement that looks through five lanes, and does not look back."""
+    places = [look.start.get(priority, LOWEST) for priority in PRIORITIES]
+    return {
+        **_ALL_LANES,
+        "floor_ats": numbers(place[0] for place in places),
+        "floor_seqs": numbers(place[1] for place in places),
+        "recent": look.recent,
+        "late_since": look.late_since,
+        "most_late": look.most_late,
     }
 
 
@@ -129,4 +332,7 @@ _ALL_LANES: Final = {
     "floor_seqs": numbers(LOWEST[1] for _ in PRIORITIES),
     "are_back": "{f,f,f,f,f}",
     "look_back": 0,
+    "recent": _NOT_RECENT,
+    "most_late": _LEAST_LATE,
+    "late_since": BEHIND_ALL,  # late jobs lie above the lowest place like all others
 }

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from penstock.backends.contract.overview import Finding, Level
 from penstock.backends.postgres.connection import BoundedConnection
 from penstock.backends.postgres.statements import NOW, Statements
-from penstock.overview import Finding, Level
 
 __all__ = ["examine_server", "pooler_finding"]
 

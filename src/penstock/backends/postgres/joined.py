@@ -9,33 +9,34 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn, TypeVar, cast
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, cast
 
 import psycopg
 from psycopg import pq
 
-from penstock.backends._options import StoreOptions
-from penstock.backends._rows import Row
-from penstock.backends._store import Blobs, Store, Transaction
-from penstock.backends.base import Backend
-from penstock.backends.engine import EngineBackend
+from penstock.backends.contract.backend import Backend
+from penstock.backends.contract.joined import absent
+from penstock.backends.engine.backend import EngineBackend
+from penstock.backends.engine.rows import Row
+from penstock.backends.engine.store import Blobs, Store, Transaction
+from penstock.backends.options import StoreOptions
 from penstock.backends.postgres import faults, reading
+from penstock.backends.postgres.caller_connections import CallerConnection, caller_connection, unusable
 from penstock.backends.postgres.connection import BoundedConnection
-from penstock.backends.postgres.context import Context
-from penstock.backends.postgres.guests import Guest, guest_of, unusable
-from penstock.backends.postgres.start import Facts, Opening
+from penstock.backends.postgres.shared_state import SharedState
 from penstock.backends.postgres.transaction import PostgresTransaction
+from penstock.backends.postgres.transaction_start import Facts, Opening
 from penstock.errors import InvalidArgumentError, QueueClosedError
+from penstock.job import Job
 from penstock.scope import checkpoint
 
-__all__ = ["Connections", "JoinedBackend", "JoinedStore", "identity"]
+__all__ = ["Connections", "JoinedStore", "PostgresJoinedBackend", "identity"]
 
 T = TypeVar("T")
-
-#: What a transaction of somebody else's can do with the store: put jobs in, and look at them.
-_POSSIBLE: Final = {"enqueue_job", "enqueue_jobs", "get_job", "get_jobs", "close"}
 
 #: Of two stores, even of a copy in another database, these differ.
 _IDENTITY: Final = (
@@ -45,14 +46,14 @@ _IDENTITY: Final = (
 )
 _START: Final = (
     "SELECT COALESCE(%(own_now)s::bigint, {now}), pg_current_xact_id()::text, control.blocked,"
-    " current_setting('transaction_isolation'), NUDGE FROM {schema}.control"
+    " current_setting('transaction_isolation'), NOTIFY FROM {schema}.control"
 )
 
 
-def identity(connection: Any, context: Context) -> tuple[Any, ...] | None:
+def identity(connection: Any, shared: SharedState) -> tuple[Any, ...] | None:
     """Return what tells this store from every other one."""
     found: tuple[Any, ...] | None = connection.execute(
-        context.sql.text(_IDENTITY), {"schema": context.schema}
+        shared.sql.text(_IDENTITY), {"schema": shared.schema}
     ).fetchone()
     return found
 
@@ -82,7 +83,7 @@ class Connections:
 
 
 class _Opened(Opening):
-    """The beginning of a transaction that somebody else has begun."""
+    """The beginning of a transaction that the caller has begun."""
 
     def __init__(self, facts: Facts, own_clock: Callable[[], int | None]) -> None:
         self._facts = facts
@@ -101,28 +102,28 @@ class _Opened(Opening):
 
 def _refuse(verb: str) -> Callable[..., NoReturn]:
     def refuse(*_args: object, **_options: object) -> NoReturn:
-        raise _impossible(verb)
+        raise InvalidArgumentError(f"{verb} is not possible inside a joined transaction", field="connection")
 
     return refuse
 
 
 class JoinedStore(Store):
-    """Runs work in the transaction that is open on somebody else's connection."""
+    """Runs work in the transaction that is open on a connection of the caller."""
 
     def __init__(
         self,
         connection: object,
-        context: Context,
+        shared: SharedState,
         *,
         known: Connections,
-        nudge: str,
+        notify: str,
         now: Callable[[], int],
         own_now: Callable[[], int | None],
     ) -> None:
-        self._find_guest = guest_of(connection)
-        self._context = context
+        self._find_caller = caller_connection(connection)
+        self._shared = shared
         self._known = known
-        self._start = context.sql.text(_START).replace("NUDGE", nudge)
+        self._start = shared.sql.text(_START).replace("NOTIFY", notify)
         self._now = now
         self._own_now = own_now
         self._closed = False
@@ -130,24 +131,24 @@ class JoinedStore(Store):
         self._turn = threading.Lock()
 
     def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:  # noqa: ARG002  # never shared
-        with self._in_transaction() as guest:
+        with self._in_transaction() as caller:
             own_now = self._own_now()
-            found = guest.execute(self._start, {"own_now": own_now}).fetchone()
+            found = caller.execute(self._start, {"own_now": own_now}).fetchone()
             now, xid, blocked, isolation, _ = found or (0, "", False, "", None)
             if isolation != "read committed":
                 # With an older snapshot a job could miss that its key's turn or its dependency's end has come.
                 raise unusable(f"its transaction is {isolation}; jobs need read committed")
             opened = _Opened(Facts(now, xid, blocked, is_due=True), self._own_now)
             tx = PostgresTransaction(
-                cast("BoundedConnection", guest), self._context, opened, wants_changes=False
+                cast("BoundedConnection", caller), self._shared, opened, has_listeners=False
             )
             tx.is_long = True
             tx.open()
             return work(tx)
 
     def fetch_jobs(self, ids: Sequence[str]) -> tuple[list[tuple[Row, Blobs]], int]:
-        with self._in_transaction() as guest:
-            found, now = reading.fetch_jobs(cast("BoundedConnection", guest), self._context.sql, ids)
+        with self._in_transaction() as caller:
+            found, now = reading.fetch_jobs(cast("BoundedConnection", caller), self._shared.sql, ids)
         own = self._own_now()
         return found, now if own is None else own
 
@@ -158,36 +159,39 @@ class JoinedStore(Store):
         self._closed = True
 
     @contextmanager
-    def _in_transaction(self) -> Iterator[Guest]:
+    def _in_transaction(self) -> Iterator[CallerConnection]:
         if self._closed:
             raise QueueClosedError
         checkpoint()
         with self._turn:
             try:
-                guest = self._find_guest()
-                _begin(guest)
-                with guest.transaction():
-                    if guest.driver not in self._known:
-                        self._check_home(guest)
-                    yield guest
+                caller = self._find_caller()
+                _begin(caller)
+                with caller.transaction():
+                    if caller.driver not in self._known:
+                        self._check_home(caller)
+                    yield caller
             except psycopg.Error as error:
                 raise faults.translate(error) from error
 
-    def _check_home(self, guest: Guest) -> None:
+    def _check_home(self, caller: CallerConnection) -> None:
         try:
-            with guest.transaction():
-                here = identity(guest, self._context)
+            with caller.transaction():
+                here = identity(caller, self._shared)
         except psycopg.errors.UndefinedTable:
             here = None
         if here is None or here != self._known.home():
-            raise unusable(f"it does not lead to the database of this queue (schema {self._context.schema})")
-        self._known.add(guest.driver)
+            raise unusable(f"it does not lead to the database of this queue (schema {self._shared.schema})")
+        self._known.add(caller.driver)
 
-    # The backend refuses the verbs that would come to these.
+    # No verb that joins comes to these.
     list_jobs = _refuse("list_jobs")
+    select_jobs = _refuse("select_jobs")
+    ids_from = _refuse("find_ids")
     count_keyed = _refuse("count_keyed")
     list_keyed = _refuse("list_keyed")
     stats = _refuse("get_job_stats")
+    counts = _refuse("count_jobs")
     overview = _refuse("overview")
     has_work = _refuse("has_work")
     read_journal = _refuse("read_journal")
@@ -204,38 +208,63 @@ class JoinedStore(Store):
     schedules = _refuse("list_schedules")
     is_blocked = _refuse("is_blocked")
     has_owner = _refuse("has_owner")
+    unresponsive = _refuse("unresponsive")
 
 
-class JoinedBackend(EngineBackend):
-    """The submitting verbs in a transaction of the caller's; `Backend.joined` makes it."""
+class PostgresJoinedBackend:
+    """The submitting verbs in a transaction of the caller's; `PostgresBackend.joined` makes it.
+
+    The engine beneath has every verb of a backend. Only those that join are passed on.
+    """
 
     def __init__(self, store: JoinedStore, options: StoreOptions) -> None:
-        super().__init__(store, options, has_own_clock=False)
+        self._engine = EngineBackend(store, options, has_own_clock=False)
+        self.options = options
+
+    def now(self) -> datetime:
+        return self._engine.now()
+
+    def enqueue_job(self, job: Job) -> str:
+        return self._engine.enqueue_job(job)
+
+    def enqueue_jobs(self, jobs: Iterable[Job]) -> list[str]:
+        return self._engine.enqueue_jobs(jobs)
+
+    def get_job(self, job_id: str) -> Job:
+        return self._engine.get_job(job_id)
+
+    def get_jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        return self._engine.get_jobs(job_ids)
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def __repr__(self) -> str:
-        return "<JoinedBackend>"
+        return "<PostgresJoinedBackend>"
+
+    if not TYPE_CHECKING:  # a checker shall see that the other verbs are missing
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise absent(self, name, Backend)
 
 
-for _verb in Backend.__abstractmethods__ - _POSSIBLE:
-    setattr(JoinedBackend, _verb, _refuse(_verb))
-
-
-def _impossible(verb: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{verb} is not possible inside a joined transaction: it only submits jobs; use the queue itself",
-        field="connection",
-    )
-
-
-def _begin(guest: Guest) -> None:
+def _begin(caller: CallerConnection) -> None:
     """Make sure that a transaction is open which the caller ends."""
-    caller = guest.driver
-    if caller.closed:
+    driver = caller.driver
+    if driver.closed:
         raise unusable("it is closed")
-    status = caller.info.transaction_status
+    status = driver.info.transaction_status
     if status == pq.TransactionStatus.INERROR:
         raise unusable("its transaction has failed and can only be rolled back")
     if status == pq.TransactionStatus.IDLE:
-        if caller.autocommit:
-            raise unusable(f"it is in autocommit mode: {guest.advice}")
-        guest.execute("SELECT 1")  # the driver begins one before its first statement
+        if driver.autocommit:
+            raise unusable(f"it is in autocommit mode: {caller.advice}")
+        caller.execute("SELECT 1")  # the driver begins one before its first statement

@@ -1,30 +1,30 @@
-"""The journal: numbers given after the commit, and the counts that are read from it.
+"""The journal: numbers assigned after the commit, and the counts that are folded from it.
 
     writer A:  insert into inbox (id 1) .................... commit
     writer B:        insert into inbox (id 2)  commit
     reader:                                      ^ numbers id 2 as seq 1         ^ numbers id 1 as seq 2
 
 An id is drawn before the commit, so a reader that walked along ids would skip what commits late. Hence `seq`: under one
-lock, whoever reads or maintains moves the committed rows from the inbox to the journal and numbers them. A row that is
-not committed yet is simply not there; it gets a later number. Nobody waits for a writer. A job's rows keep their order,
+lock, readers and upkeep move the committed rows from the inbox to the journal and number them. A row that is not
+committed yet is not visible; it gets a later number. No reader waits for a writer. A job's rows keep their order,
 because its writers take turns on its row lock, and each draws its id after the one before has committed.
 
-Moved rows leave dead ones behind, which every look would pass over for as long as some session holds an old snapshot.
+Moved rows leave dead ones behind, which every scan would step over while some session holds an old snapshot.
 So this process remembers a floor: no row at or below it is in the inbox, or ever will be, except by transactions that
-were open when it looked. It remembers those too (`_stragglers`, with where to begin once one of them has ended). Ids
-are drawn only after a transaction has its xid, which makes the two comparable. The floor only saves time: another
-process has its own, and a new one begins at 0.
+were open at its last scan (see `snapshots`). Ids are drawn only after a transaction has its xid, which makes the two
+comparable. The floor only saves time: another process has its own, and a new one begins at 0.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from psycopg import errors
 
-from penstock.backends._rows import JOURNAL_COLUMNS, journal_entry
+from penstock.backends.engine.rows import JOURNAL_COLUMNS, journal_entry
 from penstock.backends.postgres.connection import BoundedConnection
+from penstock.backends.postgres.snapshots import START, Floor
 from penstock.backends.postgres.statements import Statements
 from penstock.job import JobStats, JournalEntry
 
@@ -32,48 +32,13 @@ __all__ = ["LAST_POSSIBLE", "Journal"]
 
 NUMBERED_AT_ONCE: Final = 10_000
 FOLDED_AT_ONCE: Final = 50_000
-#: A reader that meets a longer tail than this folds it, if nobody else does.
+#: A reader that meets a longer tail than this folds it, unless another process does.
 LONG_TAIL: Final = 5_000
 _NUMBERING: Final = 1
 #: Behind every `seq` there will ever be.
 LAST_POSSIBLE: Final = 2**62
 
 INBOX_COLUMNS: Final = ("job_seq", *JOURNAL_COLUMNS[1:], "tags_before")
-INBOX_START: Final = """(
-        SELECT min(place) FROM (
-            SELECT %(floor)s::bigint
-            UNION ALL
-            SELECT straggler.place
-            FROM unnest(%(xids)s::text[], %(places)s::bigint[]) AS straggler (xid, place)
-            WHERE pg_visible_in_snapshot(straggler.xid::xid8, pg_current_snapshot())
-        ) AS start (place)
-    )"""
-
-
-class Floor(NamedTuple):
-    """Where the next look into the inbox begins."""
-
-    floor: int = 0
-    stragglers: tuple[tuple[str, int], ...] = ()
-
-    def parameters(self) -> dict[str, Any]:
-        return {
-            "floor": self.floor,
-            "xids": [xid for xid, _ in self.stragglers],
-            "places": [place for _, place in self.stragglers],
-        }
-
-    def risen(self, last: int, snapshot: str, own_xid: int) -> Floor:
-        """Return the floor after everything up to `last` that `snapshot` shows was moved.
-
-        Open transactions are those the snapshot lists, and those from its upper end on: that end is the last
-        transaction completed, not the last one begun. Whoever drew an id up to `last` began before `own_xid`.
-        """
-        _, upper, listed = snapshot.split(":")
-        open_xids = listed.split(",") if listed else []
-        open_xids += map(str, range(int(upper), own_xid))
-        known = dict(self.stragglers)
-        return Floor(last, tuple((xid, known.get(xid, self.floor)) for xid in open_xids))
 
 
 class Journal:
@@ -81,7 +46,7 @@ class Journal:
 
     def __init__(self, statements: Statements, lock_class: int) -> None:
         lists = {
-            "inbox_start": INBOX_START,
+            "inbox_start": START,
             "inbox_columns": ", ".join(f"journal_inbox.{name}" for name in INBOX_COLUMNS),
             "plain_inbox_columns": ", ".join(INBOX_COLUMNS),
             "effects": statements["effects"],
@@ -108,7 +73,7 @@ class Journal:
             " WHERE job_seq = %(job_seq)s ORDER BY n DESC LIMIT %(limit)s"
         )
         self._is_waiting = statements.text(
-            f"SELECT EXISTS (SELECT FROM {{schema}}.journal_inbox WHERE id > {INBOX_START})"
+            f"SELECT EXISTS (SELECT FROM {{schema}}.journal_inbox WHERE id > {START})"
         )
         self._fold_span = statements.text(
             f"SELECT seq, LEAST(seq + {FOLDED_AT_ONCE}, (SELECT COALESCE(max(seq), 0) FROM {{schema}}.journal))"
@@ -126,7 +91,7 @@ class Journal:
         while len(found) < limit:
             waiting = connection.execute(self._is_waiting, self._floor.parameters()).fetchone()
             if not (waiting and waiting[0]):
-                # Somebody else may have numbered rows between the two looks.
+                # Another process may have numbered rows between the two statements.
                 return _entries(connection.execute(self._read, wanted).fetchall())
             try:
                 self.number(connection)
@@ -140,7 +105,7 @@ class Journal:
         job = connection.execute(self._place, {"job_id": job_id}).fetchone()
         if job is None:
             return None
-        self.read(connection, LAST_POSSIBLE, 1)  # whoever looks beyond the end has everything numbered first
+        self.read(connection, LAST_POSSIBLE, 1)  # a read beyond the end numbers everything first
         found = connection.execute(self._history, {"job_seq": job[0], "limit": limit}).fetchall()
         return _entries(found[::-1])
 
@@ -195,8 +160,8 @@ class Journal:
     def _number_locked(self, connection: BoundedConnection, lock: str) -> tuple[int, Floor]:
         """Take the lock and number one batch; return how many rows (-1 without the lock) and the new floor.
 
-        The sequence is read before the numbering statement takes its snapshot and its xid: so whoever had drawn an id
-        up to `last_drawn` is finished, and seen or gone, or is open in that snapshot and has a lower xid.
+        The sequence is read before the numbering statement takes its snapshot and its xid: so a transaction that drew an id
+        up to `last_drawn` has ended, or is open in that snapshot with a lower xid.
         """
         floor = self._floor
         got, last_drawn = connection.execute(lock).fetchone() or (False, 0)

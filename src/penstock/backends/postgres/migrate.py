@@ -1,144 +1,155 @@
-"""Bringing a schema to the version this code knows: numbered, forward-only, safe when two processes start at once."""
+"""Migrates a schema to the version of this code: numbered steps, forward only, safe when several processes start at once."""
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import psycopg
 
-from penstock.backends._migrations import Applied, listed
+from penstock.backends.contract.overview import MigrationStep
+from penstock.backends.migrations import AppliedMigration, Migration, list_migrations, read_migrations
 from penstock.backends.postgres import faults
+from penstock.backends.postgres.connection import Dialing, Patience, parameters
 from penstock.backends.postgres.statements import NOW, checked_schema
 from penstock.errors import BackendError, InvalidArgumentError
-from penstock.overview import MigrationStep
 
-__all__ = ["LATEST", "Migration", "check_version", "list_steps", "migrate", "migration_sql", "migrations"]
+__all__ = [
+    "STEPS",
+    "check_version",
+    "drop_schema",
+    "list_steps",
+    "migrate",
+    "migration_sql",
+]
 
+STEPS: Final = read_migrations(resources.files(__package__).joinpath("migrations"))
 #: Class of the advisory lock that migrating processes take; the second part is the schema's hash.
 _LOCK_CLASS: Final = 0x70656E6D
 
 
-class Migration(NamedTuple):
-    """One step: its number, name, SQL, and the oldest schema version whose code may run on the result."""
-
-    number: int
-    name: str
-    sql: str
-    oldest_code: int
-
-
-def migrations() -> list[Migration]:
-    """Return all steps in order."""
-    found = []
-    for entry in resources.files(__package__).joinpath("migrations").iterdir():
-        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
-        if match:
-            sql = entry.read_text(encoding="utf-8")
-            oldest = re.match(r"-- oldest code: (\d+)\n", sql)
-            if oldest is None:
-                raise RuntimeError(f"{entry.name} does not begin with '-- oldest code: N'")
-            found.append(Migration(int(match[1]), match[2], sql, int(oldest[1])))
-    return sorted(found)
-
-
-LATEST: Final = max(step.number for step in migrations())
-
-
-def migration_sql(schema: str = "penstock", *, after: int = 0, upto: int = LATEST) -> str:
+def migration_sql(schema: str = "penstock", *, after: int = 0) -> str:
     """Return, as one script, what `migrate` would run: for reading, or for running by hand."""
     checked_schema(schema)
     parts = [_opening(schema)] if not after else []
-    parts += [_script(schema, step) for step in migrations() if after < step.number <= upto]
+    parts += [_script(schema, step) for step in STEPS if step.number > after]
     return "BEGIN;\n" + "\n".join(parts) + "COMMIT;\n"
 
 
-def migrate(url: str, schema: str = "penstock", *, upto: int = LATEST) -> list[int]:
-    """Apply what is missing and return the numbers applied. Each step is one transaction.
+def migrate(
+    url: str, schema: str = "penstock", connect_timeout: float = 5.0, *, upto: int | None = None
+) -> list[int]:
+    """Apply the missing steps, up to `upto` or all, in one transaction, and return their numbers.
 
     Raises:
-        BackendError: the schema is so new that this code may not touch it.
+        BackendError: the schema needs newer code.
     """
-    with _opened(url, schema) as connection:
+    with _opened(url, schema, connect_timeout) as connection:
         _check_not_newer(schema, *_version(connection, schema))
         return apply(connection, schema, upto=upto)
 
 
-def list_steps(url: str, schema: str = "penstock") -> list[MigrationStep]:
+def list_steps(url: str, schema: str = "penstock", connect_timeout: float = 5.0) -> list[MigrationStep]:
     """Return every step, applied or not; changes nothing."""
-    with _opened(url, schema) as connection:
-        applied: list[Applied] = []
+    with _opened(url, schema, connect_timeout) as connection:
+        applied: list[AppliedMigration] = []
         if _version(connection, schema)[0]:
             query = f'SELECT number, name, oldest_code, applied_at FROM "{schema}".migration ORDER BY number'
-            applied = [Applied(*row) for row in connection.execute(query, prepare=False)]
-        return listed(migrations(), applied)
+            applied = [AppliedMigration(*row) for row in connection.execute(query, prepare=False)]
+        return list_migrations(STEPS, applied)
+
+
+def drop_schema(url: str, schema: str, connect_timeout: float = 5.0) -> None:
+    """Remove a store with all its jobs, if it exists."""
+    with _opened(url, schema, connect_timeout) as connection:
+        connection.execute(f'DROP SCHEMA IF EXISTS "{schema}" CASCADE', prepare=False)
 
 
 @contextmanager
-def _opened(url: str, schema: str) -> Iterator[psycopg.Connection[Any]]:
+def _opened(url: str, schema: str, connect_timeout: float) -> Iterator[psycopg.Connection[Any]]:
     checked_schema(schema)
+    options = {
+        **parameters(url),
+        "autocommit": True, "prepare_threshold": None, "connect_timeout": max(2, math.ceil(connect_timeout)),
+    }  # fmt: skip
     try:
-        with psycopg.connect(
-            url, autocommit=True, prepare_threshold=None, client_encoding="UTF8", connect_timeout=10
-        ) as connection:
+        with Dialing(options).wait(Patience(connect_timeout)) as connection:
             yield connection
     except psycopg.Error as error:
         raise faults.translate(error) from error
 
 
-def apply(connection: psycopg.Connection[Any], schema: str, *, upto: int = LATEST) -> list[int]:
-    """Apply what is missing on a connection in autocommit mode."""
+def apply(connection: psycopg.Connection[Any], schema: str, *, upto: int | None = None) -> list[int]:
+    """Apply the missing steps in one transaction, on a connection in autocommit mode."""
+    last = _latest() if upto is None else upto
     _check_encoding(connection)
-    applied = []
-    for step in migrations():
-        if step.number > upto:
-            break
-        with connection.transaction():
-            # Taken before anything is looked at, so that whoever comes second finds the first one's work done.
-            connection.execute(
-                "SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (_LOCK_CLASS, schema), prepare=False
-            )
-            if _version(connection, schema)[0] < step.number:
-                opening = _opening(schema) if step.number == 1 else ""
-                connection.execute(opening + _script(schema, step), prepare=False)
-                applied.append(step.number)
-    return applied
+    with connection.transaction():
+        _lock(connection, schema)
+        version = _version(connection, schema)[0]
+        missing = [step for step in STEPS if version < step.number <= last]
+        for step in missing:
+            opening = _opening(schema) if step.number == 1 else ""
+            connection.execute(opening + _script(schema, step), prepare=False)
+    return [step.number for step in missing]
 
 
 def check_version(
     connection: psycopg.Connection[Any], schema: str, *, may_migrate: bool, may_create: bool = True
 ) -> None:
-    """Make sure this code and the schema fit; an empty schema is filled, an older one only if that was asked for.
+    """Check that this code may run on the schema; create an empty one, and migrate an older one if `may_migrate`.
+
+    An empty or older schema is checked again once a migration by another process has ended.
 
     Raises:
-        InvalidArgumentError: there is no store, and none is to be made.
-        BackendError: the schema is older, or so new that this code may not run on it.
+        InvalidArgumentError: there is no store and `may_create` is False.
+        BackendError: the schema is older, or needs newer code.
     """
+    latest = _latest()
     version, oldest = _version(connection, schema)
+    if version < latest:
+        version, oldest = _version_when_settled(connection, schema)
     if version == 0 and not may_create:
         raise InvalidArgumentError(
             f"the schema {schema} of this database holds no store: check the url and the schema; "
             "the first job that is submitted makes it, or penstock migrate up",
             field="url",
         )
-    if version < LATEST and (version == 0 or may_migrate):
+    if version < latest and (version == 0 or may_migrate):
         apply(connection, schema)
         version, oldest = _version(connection, schema)
-    if version < LATEST:
+    if version < latest:
         raise BackendError(
-            f"the schema {schema} has version {version}, this code needs version {LATEST}: run penstock migrate"
+            f"the schema {schema} has version {version}, this code needs version {latest}: "
+            "run penstock migrate up"
         )
     _check_not_newer(schema, version, oldest)
 
 
+def _version_when_settled(connection: psycopg.Connection[Any], schema: str) -> tuple[int, int]:
+    """Return `_version` once a migration under way has ended."""
+    with connection.transaction():
+        _lock(connection, schema)
+        return _version(connection, schema)
+
+
+def _lock(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Lock the schema against other migrations until the transaction ends."""
+    query = "SELECT pg_advisory_xact_lock(%s, hashtext(%s))"
+    connection.execute(query, (_LOCK_CLASS, schema), prepare=False)
+
+
+def _latest() -> int:
+    return STEPS[-1].number
+
+
 def _check_not_newer(schema: str, version: int, oldest: int) -> None:
-    if oldest > LATEST:
+    if oldest > _latest():
         raise BackendError(
             f"the schema {schema} has version {version}, which needs code of version {oldest} or later; "
-            f"this code is of version {LATEST}: upgrade penstock"
+            f"this code is of version {_latest()}: upgrade penstock"
         )
 
 
@@ -154,7 +165,7 @@ CREATE TABLE IF NOT EXISTS "{schema}".migration (
 
 
 def _script(schema: str, step: Migration) -> str:
-    """Return a step's SQL, its record first: a migrator that somehow raced another fails there and changes nothing."""
+    """Return a step's SQL after the insert of its record, which fails if another process has applied it."""
     return (
         f'INSERT INTO "{schema}".migration (number, name, oldest_code, applied_at)\n'
         f"VALUES ({step.number}, '{step.name}', {step.oldest_code}, {NOW});\n"
@@ -164,7 +175,7 @@ def _script(schema: str, step: Migration) -> str:
 
 def _version(connection: psycopg.Connection[Any], schema: str) -> tuple[int, int]:
     """Return the highest step applied (0 for none) and the oldest code that may run on it."""
-    # Not to_regclass: it may answer from what this session knew before it waited for the lock.
+    # Not to_regclass: it may answer from what the session cached before it waited for the lock.
     known = connection.execute(
         "SELECT FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace"
         " WHERE nspname = %s AND relname = 'migration'",

@@ -1,16 +1,16 @@
-"""Ends of jobs that callback urls are told of, what is not delivered yet, and where schedules stand."""
+"""Finished jobs with callbacks, deliveries that are pending or given up, and the ticks of schedules."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
 
-from penstock.backends._rows import JOURNAL_COLUMNS, job_end
-from penstock.backends._store import DeliveryRow
-from penstock.backends.base import JobEnd
+from penstock.backends.contract.values import JobEnd
+from penstock.backends.engine.rows import JOURNAL_COLUMNS, job_end
+from penstock.backends.engine.store import DeliveryRow
 from penstock.backends.postgres.connection import BoundedConnection
-from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.statements import Statements
+from penstock.backends.postgres.transaction_base import BaseTransaction
 from penstock.job import FINAL
 
 __all__ = [
@@ -23,12 +23,12 @@ __all__ = [
     "schedules",
 ]
 
-#: Journal rows that one look goes through.
+#: Journal rows per read.
 _PORTION: Final = 10_000
 _COLUMNS: Final = ", ".join(DeliveryRow._fields)
 
 
-class OutboxTransaction(CoreTransaction):
+class OutboxTransaction(BaseTransaction):
     """The primitives about deliveries and schedules."""
 
     def save_deliveries(self, rows: Sequence[DeliveryRow]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.backends._store import Counted, Owner
+from penstock.backends.contract.overview import MAX_RELEASED
+from penstock.backends.engine.store import Counted, Owner
 from penstock.backends.postgres.connection import BoundedConnection
 from penstock.backends.postgres.journal import Journal
 from penstock.backends.postgres.statements import NOW, Statements
@@ -16,7 +17,7 @@ OWNERS: Final = "SELECT id, host, pid, started, beat_at, opened_at, intakes FROM
 _HEAD: Final = (
     "SELECT (SELECT max(number) FROM {schema}.migration), (SELECT blocked FROM {schema}.control), " + NOW
 )
-# Due, but nobody has come by who moves them into the ready set.
+# Due, but not promoted yet.
 _DUE: Final = """SELECT due.type, count(*), min(due.due_at)
 FROM generate_series(0, 4) AS level
 CROSS JOIN LATERAL (
@@ -31,6 +32,9 @@ _DELAYED: Final = """SELECT count(*) FROM (
     LIMIT %(most)s) AS counted"""
 _HELD: Final = """SELECT owner, count(*) FROM {schema}.job
 WHERE status IN ('running', 'cancelling') AND owner IS NOT NULL GROUP BY owner"""
+_RELEASED: Final = """SELECT type, count(*) FROM (
+    SELECT type FROM {schema}.job WHERE status = 'failed_retry' AND verb = 'release' LIMIT %(most)s) AS released
+GROUP BY type"""
 _DELIVERIES: Final = """SELECT
     (SELECT count(*) FROM (SELECT FROM {schema}.delivery WHERE due_at IS NOT NULL LIMIT %(most)s) AS waiting),
     (SELECT count(*) FROM (SELECT FROM {schema}.delivery WHERE due_at IS NULL LIMIT %(most)s) AS given_up)"""
@@ -61,5 +65,6 @@ def read_overview(
             owners=[Owner(*values) for values in connection.execute(sql.text(OWNERS))],
             held=dict(connection.execute(sql.text(_HELD)).fetchall()),
             deliveries=(deliveries[0], deliveries[1]),
+            released=dict(connection.execute(sql.text(_RELEASED), {"most": MAX_RELEASED}).fetchall()),
         )
     return counted, is_long

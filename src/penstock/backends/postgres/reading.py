@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from penstock.backends._rows import COLUMNS, Row
-from penstock.backends._store import Blobs
+from penstock.backends.engine.rows import COLUMNS, Row
+from penstock.backends.engine.store import Blobs
 from penstock.backends.postgres.connection import BoundedConnection
-from penstock.backends.postgres.core import CoreTransaction
 from penstock.backends.postgres.statements import NOW, Statements
 from penstock.backends.postgres.tags import rarest_tag
+from penstock.backends.postgres.transaction_base import BaseTransaction
 from penstock.errors import JobNotFoundError
 from penstock.job import FINAL
 
 __all__ = [
     "commit_status",
     "count_tagged",
-    "existing",
     "fetch_jobs",
-    "has_work",
     "list_jobs",
-    "ready_filters",
 ]
 
 _WIDTH: Final = len(COLUMNS)
@@ -30,16 +27,6 @@ _SELECT: Final = (
     " LEFT JOIN {schema}.payload ON payload.seq = job.seq"
     " LEFT JOIN {schema}.result ON result.seq = job.seq"
     " LEFT JOIN {schema}.checkpoint ON checkpoint.seq = job.seq "
-)
-_MOST_FILTERS: Final = 1_000
-# Where work of some types can be, by the indexes of what is ready, due but not announced yet, held by somebody, retried.
-_WORK: Final = (
-    "job.gate <= 0",
-    "job.gate = 1 AND job.priority = ANY('{0,1,2,3,4}') AND job.due_at <= COALESCE(%(now)s::bigint, "
-    + NOW
-    + ")",
-    "job.status IN ('running', 'cancelling')",
-    "job.status IN ('failed_retry', 'unknown_retry') AND job.held = 0",
 )
 _HAS_TAGS: Final = " AND job.tags::jsonb ?& %(tags)s::text[]"
 
@@ -141,14 +128,29 @@ def count_tagged(connection: BoundedConnection, sql: Statements, tags: Sequence[
     return {**counts, "": sum(int(retries) for _, _, retries in found)}
 
 
-def commit_status(connection: BoundedConnection, tx: CoreTransaction, xid: str) -> str | None:
+def count_released(connection: BoundedConnection, sql: Statements, tags: Sequence[str], most: int) -> int:
+    """Count the released jobs with all tags, among the first `most` of them."""
+    query = (
+        "SELECT count(*) FROM (SELECT tags FROM {schema}.job"
+        " WHERE status = 'failed_retry' AND verb = 'release' LIMIT %(most)s) AS job WHERE true"
+    )
+    found = connection.execute(
+        sql.text(query + (_HAS_TAGS if tags else "")), {"most": most, "tags": list(tags)}
+    ).fetchone()
+    return 0 if found is None else int(found[0])
+
+
+def commit_status(connection: BoundedConnection, tx: BaseTransaction, xid: str) -> str | None:
     """Return "committed", "aborted", or None while the server does not know.
+
+    The commit may still be under way, in a session that has not noticed that its client is gone. So an xid counts as
+    lost only if the server has yet to give it out, which its own newest one tells; a snapshot's end does not.
 
     A server that crashed may give an xid that never reached its disk to another transaction, so a committed xid counts
     only if something it wrote is there.
     """
     found = connection.execute(
-        "SELECT CASE WHEN %(xid)s::xid8 >= pg_snapshot_xmax(pg_current_snapshot()) THEN 'aborted'"
+        "SELECT CASE WHEN %(xid)s::xid8 >= pg_current_xact_id() THEN 'aborted'"
         " ELSE pg_xact_status(%(xid)s::xid8) END",
         {"xid": xid},
     ).fetchone()
@@ -157,20 +159,14 @@ def commit_status(connection: BoundedConnection, tx: CoreTransaction, xid: str) 
         job_seq, n, at = tx.witness
         seen = connection.execute(
             tx.text(
-                "SELECT EXISTS (SELECT FROM {schema}.journal WHERE job_seq = %(seq)s AND n = %(n)s)"
-                " OR EXISTS (SELECT FROM {schema}.journal_inbox WHERE job_seq = %(seq)s AND n = %(n)s"
-                " AND recorded_at = %(at)s)"
+                "SELECT FROM {schema}.journal WHERE job_seq = %(seq)s AND n = %(n)s AND recorded_at = %(at)s"
+                " UNION ALL SELECT FROM {schema}.journal_inbox"
+                " WHERE job_seq = %(seq)s AND n = %(n)s AND recorded_at = %(at)s"
             ),
             {"seq": job_seq, "n": n, "at": at},
         ).fetchone()
-        return "committed" if seen is not None and seen[0] else "aborted"
+        return "committed" if seen is not None else "aborted"
     return status if status in ("committed", "aborted") else None
-
-
-def existing(connection: BoundedConnection, sql: Statements, ids: Sequence[str]) -> set[str]:
-    """Return those of the ids that are taken."""
-    query = sql.text("SELECT id FROM {schema}.job WHERE id = ANY(%(ids)s::text[])")
-    return {job_id for (job_id,) in connection.execute(query, {"ids": list(ids)})}
 
 
 def _jobs(
@@ -182,31 +178,3 @@ def _jobs(
         for values in found
     ]
     return jobs, found[0][-1] if found else 0
-
-
-def has_work(
-    connection: BoundedConnection,
-    sql: Statements,
-    *,
-    types: Sequence[str],
-    tags: Sequence[str],
-    now: int | None,
-) -> bool:
-    """Whether a job of these types that has all tags is ready, due, in flight or waiting for a retry."""
-    also = " AND job.type = ANY(%(types)s::text[])" + (_HAS_TAGS if tags else "")
-    looks = " OR ".join(f"EXISTS (SELECT FROM {{schema}}.job WHERE {place}{also})" for place in _WORK)
-    parameters: dict[str, Any] = {"types": list(types), "now": now}
-    if tags:
-        parameters["tags"] = list(tags)
-    found = connection.execute(sql.text(f"SELECT {looks}"), parameters).fetchone()
-    return found is not None and bool(found[0])
-
-
-def ready_filters(
-    connection: BoundedConnection, sql: Statements
-) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return the types and the tags of ready jobs; None if there are very many."""
-    # One more than the most, and the null at the end of each chain.
-    found = connection.execute(sql["ready_filters"], {"limit": _MOST_FILTERS + 2}).fetchone() or ([], [])
-    types, tags = (frozenset(each for each in values if each is not None) for values in found)
-    return None if max(len(types), len(tags)) > _MOST_FILTERS else (types, tags)

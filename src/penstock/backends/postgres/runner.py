@@ -18,19 +18,21 @@ from typing import Final, TypeVar
 
 import psycopg
 
-from penstock.backends._store import HandedOut, Store, Transaction
-from penstock.backends.base import Change
-from penstock.backends.postgres import fast, faults, reading
+from penstock.backends.contract.values import Change
+from penstock.backends.engine.store import AfterCommit, Store, Transaction
+from penstock.backends.postgres import faults, prepared, reading
+from penstock.backends.postgres.commit_order import CommitOrder
 from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Patience, Pool, server_limits
-from penstock.backends.postgres.context import Context
-from penstock.backends.postgres.herald import Herald
-from penstock.backends.postgres.hints import Hints
-from penstock.backends.postgres.start import Opening
+from penstock.backends.postgres.notifications import Notifications
+from penstock.backends.postgres.outage import Outage
+from penstock.backends.postgres.shared_state import SharedState
 from penstock.backends.postgres.transaction import PostgresTransaction
+from penstock.backends.postgres.transaction_start import Opening
+from penstock.backends.urls import displayed_location
 from penstock.clock import Clock, to_micros
 from penstock.errors import BackendError, OperationCancelledError, QueueClosedError
 
-__all__ = ["MOST_COLLISIONS", "Runner", "final_error"]
+__all__ = ["MOST_COLLISIONS", "Runner"]
 
 logger = logging.getLogger("penstock")
 T = TypeVar("T")
@@ -67,15 +69,24 @@ class Runner(Store):
         schema: str,
         pool_size: int,
         timeout: float,
+        connect_timeout: float | None,
         pgbouncer: bool,
         listen: bool,
     ) -> None:
-        self.context = Context(schema, has_own_clock=clock is not None)
+        self.shared = SharedState(schema, has_own_clock=clock is not None)
         self._on_commit: Callable[[Sequence[Change]], None] | None = None
-        self.herald = Herald()
+        self.commit_order = CommitOrder()
         self._clock = clock
         self._timeout = timeout
-        self._pool = Pool(url, size=pool_size, timeout=timeout, pgbouncer=pgbouncer)
+        self.outage = Outage(displayed_location(url, schema))
+        self._pool = Pool(
+            url,
+            size=pool_size,
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            pgbouncer=pgbouncer,
+            outage=self.outage,
+        )
         settings = {**PLANNER, **server_limits(timeout)} if pgbouncer else {}
         self._begin = [
             # Not READ WRITE: who made the server, the database or the role read-only meant it.
@@ -83,11 +94,12 @@ class Runner(Store):
             *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()),
         ]
         self._may_prepare = not pgbouncer
-        self.hints = Hints(
+        self.notifications = Notifications(
             schema,
-            self.context.lock_class,
+            self.shared.lock_class,
             self._pool.conninfo() if listen and not pgbouncer else None,
             lambda send: self._read_once(send, Patience(_HINT_SECONDS, obeys_scope=False)),
+            self.outage,
         )
 
     @property
@@ -130,7 +142,7 @@ class Runner(Store):
             # Work that has begun to read an iterator cannot be run again.
             is_over = (alone and began) or collisions > MOST_COLLISIONS or refusals > 1
             if is_over or not patience.pause(short=collided):
-                raise faults.translate(error) from error
+                raise self.final_error(error, patience) from error
 
     def _run_once(
         self,
@@ -169,20 +181,27 @@ class Runner(Store):
             # The server itself gives up waiting for locks when the caller's time is over.
             begin = [*begin, f"SET LOCAL statement_timeout = {int(left * 1000) + _AFTER_THE_CALLER}"]
         opening = Opening(
-            self.context.start, self.context.floors, begin, self._own_now, may_prepare=self._may_prepare
+            self.shared.start, self.shared.floors, begin, self._own_now, may_prepare=self._may_prepare
         )
-        return PostgresTransaction(
-            connection, self.context, opening, wants_changes=self.on_commit is not None
-        )
+        return PostgresTransaction(connection, self.shared, opening, has_listeners=self.on_commit is not None)
 
-    @staticmethod
-    def _verdict(error: psycopg.Error, patience: Patience, *, began: bool) -> Exception:
+    def _verdict(self, error: psycopg.Error, patience: Patience, *, began: bool) -> Exception:
         """Return what to raise when a statement failed before the commit."""
         if faults.is_transient(error) or faults.is_disconnect(error) or faults.is_read_only(error):
             return _RunAgainError(error, began=began)
-        return final_error(error, patience)
+        return self.final_error(error, patience)
 
-    def _hand_out(self, connection: BoundedConnection, tx: PostgresTransaction) -> HandedOut | None:
+    def final_error(self, error: psycopg.Error, patience: Patience) -> Exception:
+        """Return what to raise for an error after which nothing is tried again."""
+        if error.sqlstate == "57014":
+            try:
+                patience.check()
+            except OperationCancelledError as cancelled:
+                return cancelled
+        failure = faults.translate(error)
+        return self.outage.annotate(failure) if faults.is_disconnect(error) else failure
+
+    def _hand_out(self, connection: BoundedConnection, tx: PostgresTransaction) -> AfterCommit | None:
         """Let those who wait here take what is about to be committed, so that it costs no commit of its own.
 
         Raises:
@@ -208,48 +227,48 @@ class Runner(Store):
         self,
         connection: BoundedConnection,
         tx: PostgresTransaction,
-        handed_out: HandedOut | None = None,
+        handed_out: AfterCommit | None = None,
     ) -> None:
-        """Commit, make sure of the outcome, and tell those who wait and the listeners."""
+        """Commit, resolve the outcome, and notify waiting streams and listeners."""
         if handed_out is None:
             self._commit_surely(connection, tx)
         else:
             self._commit_and_hand_out(connection, tx, handed_out)
         if tx.is_news:
-            self.hints.sender.nudge(connection)
+            self.notifications.notifier.notify(connection)
 
     def _commit_and_hand_out(
-        self, connection: BoundedConnection, tx: PostgresTransaction, handed_out: HandedOut
+        self, connection: BoundedConnection, tx: PostgresTransaction, handed_out: AfterCommit
     ) -> None:
-        is_told = False
+        is_handed_out = False
 
         def hand_out() -> None:
-            nonlocal is_told
-            is_told = True
+            nonlocal is_handed_out
+            is_handed_out = True
             handed_out(True)
 
         outcome: bool | None = False
         try:
-            # Whoever hears of the claim may end the job at once, so its stream must have it before.
-            self._commit_surely(connection, tx, before_told=hand_out)
+            # A listener may end the job as soon as the claim is emitted, so its stream must have it before.
+            self._commit_surely(connection, tx, before_emit=hand_out)
         except BackendError as error:
             outcome = None if error.outcome_unknown else False
             raise
         finally:
-            if not is_told:
+            if not is_handed_out:
                 handed_out(outcome)
 
     def _commit_surely(
         self,
         connection: BoundedConnection,
         tx: PostgresTransaction,
-        before_told: Callable[[], None] = lambda: None,
+        before_emit: Callable[[], None] = lambda: None,
     ) -> None:
         listener = self.on_commit
-        with self.herald.ticket(listener if tx.changes else None) as ticket:
+        with self.commit_order.ticket(listener if tx.changes else None) as ticket:
             try:
                 if tx.is_open:
-                    fast.command(connection, b"COMMIT")
+                    prepared.command(connection, b"COMMIT")
             except psycopg.Error as error:
                 if not faults.is_disconnect(error):
                     _roll_back(connection)
@@ -259,13 +278,13 @@ class Runner(Store):
                 if tx.xid is not None:
                     left = connection.deadline - time.monotonic()
                     self._resolve(tx.xid, tx, error, max(left, _RESOLVE_SECONDS))
-            ticket.news = tx.changes
+            ticket.changes = tx.changes
             for remember in tx.after_commit:
                 remember()
-            before_told()
+            before_emit()
 
     def _resolve(self, xid: str, tx: PostgresTransaction, cause: psycopg.Error, seconds: float) -> None:
-        """Find out whether a transaction was committed whose connection broke during COMMIT.
+        """Resolve whether a transaction was committed whose connection broke during COMMIT.
 
         Args:
             xid: the transaction's number.
@@ -275,7 +294,7 @@ class Runner(Store):
 
         Raises:
             _RunAgainError: it was not.
-            BackendError: nobody can say (`outcome_unknown`).
+            BackendError: the outcome could not be resolved (`outcome_unknown`).
         """
         self._pool.forget_idle()
         patience = Patience(seconds, obeys_scope=False)
@@ -291,11 +310,11 @@ class Runner(Store):
             if status == "aborted":
                 raise _RunAgainError(cause) from cause
             if self._pool.is_closed or not patience.pause(short=False):
-                raise faults.lost_at_commit(cause) from cause
+                raise self.outage.annotate(faults.lost_at_commit(cause)) from cause
 
     def _keep_up(self, connection: BoundedConnection) -> None:
         try:
-            while self.context.journal.keep_up(connection):
+            while self.shared.journal.keep_up(connection):
                 connection.deadline = self._patience().until()
         except psycopg.Error as error:
             raise faults.translate(error) from error
@@ -317,7 +336,7 @@ class Runner(Store):
                     self._pool.forget_idle()
                 is_over = refusals > 1 or not (lost or faults.is_transient(error))
                 if is_over or not patience.pause(short=not lost):
-                    raise final_error(error, patience) from error
+                    raise self.final_error(error, patience) from error
 
     def _read_once(self, read: Callable[[BoundedConnection], T], patience: Patience) -> T:
         connection = self._pool.acquire(patience)
@@ -342,22 +361,12 @@ class Runner(Store):
         return patience
 
 
-def final_error(error: psycopg.Error, patience: Patience) -> Exception:
-    """Return what to raise for an error after which nothing is tried again."""
-    if error.sqlstate == "57014":
-        try:
-            patience.check()
-        except OperationCancelledError as cancelled:
-            return cancelled
-    return faults.translate(error)
-
-
 def _roll_back(connection: BoundedConnection) -> None:
     """End a failed transaction; a connection on which even that fails is useless and is closed."""
     connection.scope = None
     if connection.closed or connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
         return
     try:
-        fast.roll_back(connection)
+        prepared.roll_back(connection)
     except psycopg.Error:
         connection.pgconn.finish()

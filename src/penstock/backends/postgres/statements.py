@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Final
 
-from penstock.backends._rows import COLUMNS, FIRST_CLAIM_COLUMNS, IS_USUAL, JOURNAL_COLUMNS
+from penstock.backends.engine.rows import COLUMNS, FIRST_CLAIM_COLUMNS, IS_USUAL, JOURNAL_COLUMNS
 from penstock.errors import InvalidArgumentError, shown
 
 __all__ = ["NOW", "Statements", "checked_schema"]
@@ -32,7 +32,7 @@ _INTEGERS: Final = {
 _SMALL: Final = {"priority", "closed", "gate", "fan", "held", "progress"}
 _TEXTS: Final = {
     "id", "type", "tags", "key", "status", "retry", "assignee_id", "owner", "description", "error_message",
-    "error_category", "error_code", "correlation_id", "callback_url", "idempotency_key", "parent_id", "redrive_of",
+    "error_category", "error_code", "correlation_id", "callback_url", "idempotency_key", "uniqueness", "parent_id", "redrive_of",
     "trace", "after", "after_any", "verb", "from_status",
 }  # fmt: skip
 #: What a step may change. Everything else is fixed when the job is stored, or has a statement of its own.
@@ -51,6 +51,17 @@ def type_of(column: str) -> str:
     if column in _SMALL:
         return "smallint"
     return "integer" if column in _INTEGERS else "bigint"
+
+
+#: Which late jobs concern a claim, by the name of its statement; a claim by key has no floors, and looks at none.
+_WANTED: Final = {
+    "any": "true",
+    "type": "tardy.type = %(type)s",
+    "types": "tardy.type = ANY(%(types)s::text[])",
+    "tag": "(%(types)s::text[] IS NULL OR tardy.type = ANY(%(types)s::text[]))"
+    " AND tardy.tags::jsonb ?& array_append(%(tags)s::text[], %(tag)s::text)",
+    "key": "false",
+}
 
 
 class Statements:
@@ -73,16 +84,18 @@ class Statements:
         }
         self._ready: dict[str, str] = {}
         self._parts |= {name: self[name] for name in ("journal_plain", "ready_type")}
-        moment, lanes, take = self["moment"], self["lanes"], self["claim_take"]
-        self.claims = {
-            name: f"WITH {moment} {self.filled(f'claim_{name}', lanes=lanes)} {take}"
-            for name in ("any", "type", "types", "tag", "key")
-        }
+        self.claims = {name: self._claim(name, wanted) for name, wanted in _WANTED.items()}
         self.select = self.text("SELECT {job_columns} FROM {schema}.job ")
         # The time is read outside, row by row as they come out: inside it would be read before the row is locked.
         self.lock = self.text(
             "SELECT {columns}, {now} FROM (SELECT {job_columns} FROM {schema}.job TAIL FOR UPDATE) AS locked"
         )
+
+    def _claim(self, name: str, wanted: str) -> str:
+        lanes = self.filled("lanes", is_its_type="late.type = wanted.type" if name == "types" else "true")
+        picked = self.filled(f"claim_{name}", lanes=lanes)
+        parts = (self["moment"], self.filled("late", is_wanted=wanted), picked, self["claim_take"])
+        return f"WITH {' '.join(parts)}"
 
     def __getitem__(self, name: str) -> str:
         """Return the statement of `sql/<name>.sql`."""

@@ -2,30 +2,36 @@
 
 Locks are taken in this order: keys (advisory, by stripe number), then job rows (by insertion number). A job's key never
 changes, so every primitive that locks rows can read their keys first. Work that ends jobs says so (`expect`), and the
-keys of those that wait for them are locked in the same step (`lock_turns`). Whoever waits for the row of a job with a key
-holds that key. What cannot be known in that step (a dependent that is being enqueued just then) is locked later; if that
-meets somebody who does the same, the server notices the deadlock and the work is run again.
+keys of those that wait for them are locked in the same step (`lock_turns`). A transaction that waits for the row of a job
+with a key holds that key. What cannot be known in that step (a dependent that is being enqueued concurrently) is locked
+later; if two transactions do so, the server detects the deadlock and the work is run again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from psycopg import errors
 
-from penstock.backends._rows import Gate, Row, decode_strings, moment_at
-from penstock.backends._store import Blobs, DuplicateIdError, Reach, plain_change
-from penstock.backends.base import Change
-from penstock.backends.postgres import bulk, fast
+from penstock.backends.contract.values import Change
+from penstock.backends.engine.rows import Gate, Row, decode_strings, moment_at
+from penstock.backends.engine.store import Blobs, DuplicateIdError, Reach, plain_change
+from penstock.backends.postgres import bulk, prepared
 from penstock.backends.postgres.claiming import ClaimingTransaction
 from penstock.backends.postgres.consumers import ConsumersTransaction
-from penstock.backends.postgres.fast import numbers, texts
+from penstock.backends.postgres.dependencies import DependenciesTransaction
+from penstock.backends.postgres.floors import BEHIND_ALL, InFlight
 from penstock.backends.postgres.outbox import OutboxTransaction
-from penstock.backends.postgres.plain import plain_row
-from penstock.backends.postgres.turns import TurnsTransaction
+from penstock.backends.postgres.owners import OwnersTransaction
+from penstock.backends.postgres.plain_jobs import plain_row
+from penstock.backends.postgres.prepared import numbers, texts
+from penstock.backends.postgres.snapshots import Floor
+from penstock.backends.postgres.submission import SubmissionTransaction
+from penstock.backends.postgres.upkeep import UpkeepTransaction
 from penstock.job import Job, JobStatus
 from penstock.lifecycle import Verb
 
@@ -35,7 +41,15 @@ _encode: Final = msgspec.json.Encoder().encode
 _COPIED: Final = 20  # from so many rows on COPY is quicker than one statement with all values
 
 
-class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransaction, OutboxTransaction):
+class PostgresTransaction(
+    SubmissionTransaction,
+    DependenciesTransaction,
+    ClaimingTransaction,
+    OwnersTransaction,
+    ConsumersTransaction,
+    OutboxTransaction,
+    UpkeepTransaction,
+):
     """What one piece of work may do, inside a transaction that is already open."""
 
     _meets_stored = False
@@ -77,10 +91,8 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransa
         return self._found_where(condition, {"assignee_id": assignee_id})
 
     def rows_expired(self, limit: int) -> list[Row]:
-        return self._found_where(
-            "job.expires_at IS NOT NULL AND job.closed = 0 AND job.expires_at <= %(now)s",
-            {"now": self.now, "limit": limit},
-            "ORDER BY job.expires_at LIMIT %(limit)s",
+        return self._swept(
+            "expired", "expires_at", "job.expires_at IS NOT NULL AND job.closed = 0", self.now, limit
         )
 
     def rows_lost(
@@ -89,27 +101,49 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransa
         wanted = {
             "liveness": liveness, "gone": list(gone), "spared": list(spared), "limit": limit, "now": self.now
         }  # fmt: skip
-        found = self.execute(self.sql["lost"], wanted).fetchall()
-        rows = self._locked_found(found)
+        rows = self._locked_seqs(self.look_in_flight("lost", wanted))
         if not rows:
             return []
         # Looked at again under the lock: a heartbeat or a report may have come between.
-        still = {seq for (seq,) in self.execute(self.sql["lost"], {**wanted, "limit": 2**31 - 1}).fetchall()}
+        again = InFlight(tuple(row.seq for row in rows), Floor(BEHIND_ALL)).parameters()
+        found = self.execute(self.shared.in_flight("lost", is_full=False), {**wanted, **again}).fetchone()
+        still = set(found[0]) if found else set()
         return [row for row in rows if row.seq in still]
 
     def rows_overdue(self, grace: int, limit: int) -> list[Row]:
-        return self._found_where(
-            "job.deadline_at IS NOT NULL AND job.deadline_at <= %(before)s AND job.status = 'running'",
-            {"before": self.now - grace, "limit": limit},
-            "ORDER BY job.deadline_at LIMIT %(limit)s",
+        values = {"before": self.now - grace, "limit": limit}
+        return self._locked_seqs(
+            self.look_in_flight("overdue", values),
+            "job.deadline_at <= %(before)s AND job.status = 'running' AND job.owner IS NULL",
+            values,
         )
 
     def rows_ended(self, statuses: Collection[JobStatus], before: int, limit: int) -> list[Row]:
-        return self._found_where(
-            "job.closed = 1 AND job.status = ANY(%(statuses)s::text[]) AND job.finalized_at <= %(before)s",
-            {"statuses": sorted(map(str, statuses)), "before": before, "limit": limit},
-            "LIMIT %(limit)s",
-        )
+        rows: list[Row] = []
+        for status in sorted(map(str, statuses)):  # one by one, each along its part of the index
+            condition = f"job.closed = 1 AND job.status = '{status}'"
+            rows += self._swept(status, "finalized_at", condition, before, limit - len(rows))
+            if len(rows) >= limit:
+                break
+        return rows
+
+    def _swept(self, kind: str, column: str, condition: str, upto: int, limit: int) -> list[Row]:
+        """Find and lock the first jobs whose time in `column` has come, from where the last sweep of this kind ended."""
+        sweep, began = self.shared.floors.sweep(kind), time.monotonic()
+        since = sweep.since(upto)
+        condition += f" AND job.{column} <= %(upto)s AND job.{column} >= %(since)s"
+        parameters = {"upto": upto, "since": since, "limit": limit}
+        found = self.execute(
+            self.text(
+                f"SELECT job.seq, job.{column} FROM {{schema}}.job WHERE {condition}"
+                f" ORDER BY job.{column} LIMIT %(limit)s"
+            ),
+            parameters,
+        ).fetchall()
+        # What is left of the same moment as the last one is found by the next look, which begins there.
+        reached = upto if len(found) < limit else found[-1][1]
+        self.after_commit.append(lambda: sweep.note(since, reached, began))
+        return self._locked_seqs([seq for seq, _ in found], condition, parameters)
 
     def blobs(self, seqs: Collection[int]) -> dict[int, Blobs]:
         found = self.execute(
@@ -134,9 +168,13 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransa
     def _locked_found(
         self, found: list[tuple[Any, ...]], condition: str = "true", parameters: dict[str, Any] | None = None
     ) -> list[Row]:
-        if not found:
+        return self._locked_seqs([seq for (seq,) in found], condition, parameters)
+
+    def _locked_seqs(
+        self, seqs: list[int], condition: str = "true", parameters: dict[str, Any] | None = None
+    ) -> list[Row]:
+        if not seqs:
             return []
-        seqs = [seq for (seq,) in found]
         self.lock_turns(seqs=seqs)
         return self._locked(seqs, condition, parameters)
 
@@ -172,16 +210,17 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransa
         else:
             rows = [plain_row(job) for job in jobs]
             parameters = {
-                "rows": _encode(rows).decode(), "now": self._opening.own_clock(), "is_long": self.is_long
+                "rows": _encode(rows).decode(), "now": self._opening.own_clock(), "is_long": self.is_long,
+                "token": None,  # its commit is found out by the transaction's number
             }  # fmt: skip
-            statement = self.context.enqueue_many(is_tagged=any(job.tags for job in jobs))
+            statement = self.shared.enqueue_many(is_tagged=any(job.tags for job in jobs))
             _, ids, moment = self.execute(statement, parameters).fetchone() or (True, (), None)
             if moment is not None:
                 self.saw(moment)
             stored = set(ids)
             if len(stored) < len(jobs):
                 raise DuplicateIdError([job.id for job in jobs if job.id not in stored])
-        if self.wants_changes:
+        if self.has_listeners:
             self.changes += [plain_change(job, self.now) for job in jobs]
 
     def insert_missing(self, jobs: Sequence[Job]) -> Sequence[Job]:
@@ -197,7 +236,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransa
 
     def _insert_few(self, rows: Sequence[Row]) -> None:
         stored = self.execute(
-            self.context.insert, {"rows": _encode(rows).decode(), "is_long": self.is_long}
+            self.shared.insert, {"rows": _encode(rows).decode(), "is_long": self.is_long}
         ).fetchall()
         if len(stored) < len(rows):
             done = {job_id for (job_id,) in stored}
@@ -211,14 +250,14 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransa
     def _taken_ids_named(self, ids: Sequence[str]) -> Iterator[None]:
         """Turn a taken id into DuplicateIdError.
 
-        It breaks the whole transaction, and then nobody could say which ids were taken: hence the savepoint.
+        The error aborts the transaction, in which the taken ids could not be read any more: hence the savepoint.
         """
         try:
             with self.connection.transaction():
                 yield
         except errors.UniqueViolation:
             if self._opening.may_prepare:
-                fast.forget(self.connection)
+                prepared.forget(self.connection)
             taken = self.execute(
                 self.text("SELECT id FROM {schema}.job WHERE id = ANY(%(ids)s::text[])"), {"ids": list(ids)}
             )
@@ -260,7 +299,7 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransa
                 self.is_news = True
         self.saw(found[0][0])
         self.witness = (found[-1][3], found[-1][4], found[0][0])
-        if self.wants_changes:
+        if self.has_listeners:
             self.changes += [self._completion(*each) for each in found]
         return done
 
@@ -268,11 +307,11 @@ class PostgresTransaction(ClaimingTransaction, TurnsTransaction, ConsumersTransa
         # Sorted, so that two reports of the same jobs lock them in the same order.
         wanted = _encode(dict(sorted(fences.items()))).decode()
         return self.answer(
-            self.context.complete_simple(len(fences)),
+            self.shared.complete_simple(len(fences)),
             {
                 "fences": wanted,
                 "now": self.own_now(),
-                "owners": texts(self.context.own_owners),
+                "owners": texts(self.shared.own_owners),
                 "are_held": are_held,
             },
         )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from penstock.backends._options import StoreOptions, boolean, read_options
-from penstock.backends.engine import EngineBackend
+from penstock.backends.engine.backend import EngineBackend
+from penstock.backends.options import StoreOptions, boolean, read_options, seconds
 from penstock.backends.sqlite.store import SqliteStore
 from penstock.clock import Clock
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import invalid
 
 __all__ = ["SqliteBackend", "open_sqlite"]
 
@@ -30,9 +31,15 @@ class SqliteBackend(EngineBackend):
         create: bool = True,
     ) -> None:
         self.path = path
+        self._location = "memory:" if path == ":memory:" else f"sqlite:///{os.path.abspath(path)}"  # noqa: PTH100  # a path whose folder is gone has no resolve
         self.durability = durability
+        is_new = path != ":memory:" and not _has_content(path)
         store = SqliteStore(path, clock=clock, durability=durability, timeout=timeout, create=create)
-        super().__init__(store, options or StoreOptions(), has_own_clock=clock is not None)
+        super().__init__(store, options or StoreOptions(), has_own_clock=clock is not None, is_new=is_new)
+
+    @property
+    def location(self) -> str:
+        return self._location
 
     def __repr__(self) -> str:
         return f"<SqliteBackend {self.path} durability={self.durability}>"
@@ -47,7 +54,7 @@ def open_sqlite(path: str, *, clock: Clock | None, options: Mapping[str, Any]) -
         timeout: seconds to wait for other processes before BackendError.
         create: make the store if there is none; False refuses a path without one, and leaves it as it is.
     """
-    readers = {"durability": _durability, "timeout": _timeout, "create": boolean}
+    readers = {"durability": _durability, "timeout": seconds, "create": boolean}
     common, own = read_options(options, _OWN_OPTIONS, readers, clock=clock)
     return SqliteBackend(
         path,
@@ -59,13 +66,15 @@ def open_sqlite(path: str, *, clock: Clock | None, options: Mapping[str, Any]) -
     )
 
 
+def _has_content(path: str) -> bool:
+    """Whether a file is there that may hold a store: an empty one is as good as none."""
+    try:
+        return os.stat(path).st_size > 0  # noqa: PTH116  # no Path is needed
+    except (OSError, ValueError):
+        return False
+
+
 def _durability(name: str, value: Any) -> str:
-    if value not in ("full", "normal"):
-        raise InvalidArgumentError(f"{name} must be 'full' or 'normal', got {shown(value)}")
+    if not isinstance(value, str) or value not in ("full", "normal"):
+        raise invalid(name, "'full' or 'normal'", value)
     return str(value)
-
-
-def _timeout(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 3600:
-        raise InvalidArgumentError(f"{name} must be a number of seconds up to 3600, got {shown(value)}")
-    return float(value)

@@ -140,7 +140,7 @@ def check_ours(connection: apsw.Connection, path: str) -> bool:
 
 
 def fetch(cursor: apsw.Cursor, sql: str, parameters: Any = ()) -> list[Any]:
-    """Run a query and return all its rows; what they hold is known by whoever wrote the query."""
+    """Run a query and return all its rows, untyped."""
     return cursor.execute(sql, parameters).fetchall()
 
 

@@ -1,7 +1,7 @@
 """Counts of jobs per tag and status, folded from the journal.
 
-A writer that knows every change since the last fold, because nobody else has written, hands them over and the journal
-need not be read for it.
+A writer that knows every change since the last fold, because no other process has written, passes them in, so the
+journal is not read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import apsw
 
-from penstock.backends._rows import decode_strings
+from penstock.backends.engine.rows import decode_strings
 from penstock.backends.sqlite.connection import fetch
 
 __all__ = ["Tally", "fold_counters"]

@@ -1,4 +1,4 @@
-"""The files of an open store, seen from outside: are they still the ones that were opened, has the log been written to?"""
+"""Checks of an open store's files: whether they were replaced, and whether the log has grown."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from penstock.errors import BackendError
 __all__ = ["LogGlance", "StoreFiles"]
 
 LOG_CHECK_SECONDS: Final = 0.01
-#: Two commits within one tick of the file system's clock look like one; so SQLite is asked this often all the same.
+#: Two commits within one tick of the file system's clock look like one, so SQLite is asked at least this often.
 LOG_TRUST_SECONDS: Final = 0.1
 
 
 class StoreFiles:
-    """The file of a store and its log. The log is looked at seldom: who deletes it alone has to know its name."""
+    """The file of a store and its log. The log is checked less often, because it is rarely deleted alone."""
 
     def __init__(self, path: str) -> None:
         self._file = _File(path)
@@ -33,7 +33,7 @@ class StoreFiles:
 
 
 class LogGlance:
-    """Whether anybody may have committed since the last look: by the log's time and size, for a hundredth of asking SQLite."""
+    """Whether a commit may have been made since the last check, by the log's time and size: 100 times cheaper than SQLite."""
 
     def __init__(self, path: str) -> None:
         self._path = f"{path}-wal"
@@ -46,7 +46,7 @@ class LogGlance:
         try:
             about = os.stat(self._path)  # noqa: PTH116  # a hundred times a second
         except OSError:
-            return True  # whoever asks SQLite will learn why
+            return True  # SQLite will report why
         seen = (about.st_mtime_ns, about.st_size)
         if seen == self._seen and now < self._ask_at:
             return False
@@ -54,7 +54,7 @@ class LogGlance:
         return True
 
     def settle(self) -> None:
-        """Be told that SQLite was asked; until then the news stays news."""
+        """Record that SQLite was asked; until then `is_news` stays true."""
         self._seen, self._ask_at = self._now
 
 
@@ -63,7 +63,7 @@ class _File:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._identity: tuple[int, int] | None = None  # not known before the first look
+        self._identity: tuple[int, int] | None = None  # unknown before the first check
 
     def check(self) -> None:
         try:

@@ -10,8 +10,8 @@ from typing import Final
 
 import apsw
 
+from penstock.backends.contract.overview import Finding, Level
 from penstock.backends.sqlite.connection import NETWORK_FILE_SYSTEMS, OLDEST_SQLITE, file_system
-from penstock.overview import Finding, Level
 
 __all__ = ["examine_file", "examine_sqlite"]
 
@@ -60,7 +60,7 @@ def examine_file(path: Path) -> list[Finding]:
 def _permissions(path: Path) -> Finding:
     check = "permissions"
     if os.name == "nt":
-        return Finding.ok(check, "not looked at on this system")
+        return Finding.ok(check, "not checked on this system")
     mode, folder = stat.S_IMODE(path.stat().st_mode), stat.S_IMODE(path.parent.stat().st_mode)
     if mode & 0o077:
         return Finding.warning(
@@ -71,7 +71,7 @@ def _permissions(path: Path) -> Finding:
     if folder & 0o002 and not folder & stat.S_ISVTX:
         return Finding.warning(
             check,
-            f"anybody may replace files in {path.parent} (mode {folder:o})",
+            f"any user may replace files in {path.parent} (mode {folder:o})",
             f"chmod o-w {path.parent}, or move the store",
         )
     return Finding.ok(check, f"mode {mode:o}")

@@ -1,17 +1,16 @@
-"""Bringing a file to the schema this code knows: numbered, forward-only, safe when two processes start at once."""
+"""Migrates a file to the schema of this code: numbered steps, forward only, safe when several processes start at once."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
-from importlib.resources.abc import Traversable
-from typing import Final, NamedTuple
+from typing import Final
 
 import apsw
 
-from penstock.backends._migrations import Applied, listed
+from penstock.backends.contract.overview import MigrationStep
+from penstock.backends.migrations import AppliedMigration, Migration, list_migrations, read_migrations
 from penstock.backends.sqlite.connection import (
     APPLICATION_ID,
     check_ours,
@@ -21,45 +20,20 @@ from penstock.backends.sqlite.connection import (
 )
 from penstock.backends.sqlite.faults import translate
 from penstock.errors import BackendError
-from penstock.overview import MigrationStep
 
-__all__ = ["STEPS", "Migration", "list_steps", "migrate", "migrate_file", "migration_sql", "migrations"]
+__all__ = ["STEPS", "list_steps", "migrate", "migrate_file", "migration_sql"]
 
-
-class Migration(NamedTuple):
-    """One step: its number, name, SQL, and the oldest schema version whose code may run on the result."""
-
-    number: int
-    name: str
-    sql: str
-    oldest_code: int
-
-
-def migrations(folder: Traversable | None = None) -> list[Migration]:
-    """Return all steps of a folder, by default our own, in order."""
-    found = []
-    for entry in (folder or resources.files(__package__).joinpath("migrations")).iterdir():
-        match = re.fullmatch(r"(\d{4})_(\w+)\.sql", entry.name)
-        if match:
-            sql = entry.read_text(encoding="utf-8")
-            oldest = re.match(r"-- oldest code: (\d+)\n", sql)
-            if oldest is None:
-                raise RuntimeError(f"{entry.name} does not begin with '-- oldest code: N'")
-            found.append(Migration(int(match[1]), match[2], sql, int(oldest[1])))
-    return sorted(found)
-
-
-STEPS: Final = tuple(migrations())
+STEPS: Final = read_migrations(resources.files(__package__).joinpath("migrations"))
 _OPENING: Final = f"""CREATE TABLE migration (number INTEGER PRIMARY KEY, name TEXT NOT NULL, oldest_code INTEGER NOT NULL, applied_at INTEGER NOT NULL) STRICT;
 PRAGMA application_id = {APPLICATION_ID};
 """
 
 
 def migrate(connection: apsw.Connection, path: str, steps: Sequence[Migration] = STEPS) -> list[int]:
-    """Apply what is missing of `steps` and return the numbers applied. Each step is one transaction.
+    """Apply the missing steps, each in its own transaction, and return their numbers.
 
     Raises:
-        BackendError: the file is not a Penstock store, or newer code has made it unreadable for this one.
+        BackendError: the file is not a Penstock store, or its schema needs newer code.
     """
     applied: list[int] = []
     latest = steps[-1].number
@@ -69,7 +43,7 @@ def migrate(connection: apsw.Connection, path: str, steps: Sequence[Migration] =
     for step in steps:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            # Looked up again under the lock: another process may have just done it.
+            # Read again under the lock: another process may have applied the step.
             if _version(connection, path) < step.number:
                 _apply(connection, step)
                 applied.append(step.number)
@@ -83,7 +57,7 @@ def migrate(connection: apsw.Connection, path: str, steps: Sequence[Migration] =
 
 
 def migrate_file(path: str, timeout: float = 10.0) -> list[int]:
-    """Bring a file to this code's version, making it if there is none; return the numbers applied."""
+    """Migrate a file to this code's version, creating it if it is missing; return the numbers applied."""
     prepare_file(path)
     with _opened(path, timeout) as connection:
         return migrate(connection, path)
@@ -95,7 +69,8 @@ def list_steps(path: str, timeout: float = 10.0) -> list[MigrationStep]:
     with _opened(path, timeout) as connection:
         known = check_ours(connection, path)
         query = "SELECT number, name, oldest_code, applied_at FROM migration ORDER BY number"
-        return listed(STEPS, [Applied(*row) for row in fetch(connection.cursor(), query)] if known else [])
+        rows = fetch(connection.cursor(), query) if known else []
+        return list_migrations(STEPS, [AppliedMigration(*row) for row in rows])
 
 
 def migration_sql(after: int = 0) -> str:
@@ -120,7 +95,7 @@ def _apply(connection: apsw.Connection, step: Migration) -> None:
 
 
 def _script(step: Migration) -> str:
-    """Return a step's SQL, its record first: a migrator that somehow raced another fails there and changes nothing."""
+    """Return a step's SQL after the insert of its record, which fails if another process has applied it."""
     opening = _OPENING if step.number == 1 else ""
     return (
         f"{opening}INSERT INTO migration (number, name, oldest_code, applied_at)\n"

@@ -1,20 +1,22 @@
-"""Ends of jobs that callback urls are told of, what is not delivered yet, and where schedules stand."""
+"""Finished jobs with callbacks, deliveries that are pending or given up, and the ticks of schedules."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import apsw
 
-from penstock.backends._rows import JOURNAL_COLUMNS, damage_named, job_end
-from penstock.backends._store import DeliveryRow
-from penstock.backends.base import JobEnd
+from penstock.backends.contract.values import JobEnd
+from penstock.backends.engine.rows import JOURNAL_COLUMNS, damage_named, job_end
+from penstock.backends.engine.store import DeliveryRow
 from penstock.backends.sqlite.connection import fetch
+from penstock.backends.sqlite.transaction_base import BaseTransaction
 from penstock.job import FINAL
 
-__all__ = ["count_deliveries", "deliveries", "due_deliveries", "read_ends", "schedules"]
+__all__ = ["OutboxTransaction", "count_deliveries", "deliveries", "due_deliveries", "read_ends", "schedules"]
 
-#: Journal rows that one look goes through.
+#: Journal rows per read.
 _PORTION: Final = 10_000
 _FINAL: Final = ", ".join(f"'{status}'" for status in sorted(FINAL))
 _HAS_CALLBACKS: Final = """SELECT
@@ -43,6 +45,39 @@ SELECT {_DELIVERY} FROM delivery WHERE seq IN (
         WHERE due.lane = known.lane AND due.due_at <= ?1 AND due.due_at IS NOT NULL
         ORDER BY due.due_at, due.seq LIMIT ?2))
 ORDER BY due_at, seq LIMIT ?3"""
+
+
+class OutboxTransaction(BaseTransaction):
+    """The primitives about deliveries and schedules."""
+
+    def save_deliveries(self, rows: Sequence[DeliveryRow]) -> None:
+        self.cursor.executemany(
+            f"INSERT OR REPLACE INTO delivery ({', '.join(DeliveryRow._fields)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            rows,
+        )
+
+    def drop_deliveries(self, seqs: Sequence[int]) -> None:
+        self.cursor.executemany("DELETE FROM delivery WHERE seq = ?", [(seq,) for seq in seqs])
+
+    def retry_deliveries(self) -> int:
+        self.cursor.execute(
+            "UPDATE delivery SET due_at = ?1, attempts = 0, updated_at = ?1 WHERE due_at IS NULL", (self.now,)
+        )
+        return self.cursor.connection.changes()
+
+    def move_schedule(self, name: str, tick: int, after: int | None) -> bool:
+        if after is None:
+            self.cursor.execute("INSERT OR IGNORE INTO schedule VALUES (?, ?, ?)", (name, tick, self.now))
+        else:
+            self.cursor.execute(
+                "UPDATE schedule SET tick = ?, updated_at = ? WHERE name = ? AND tick = ?",
+                (tick, self.now, name, after),
+            )
+        return self.cursor.connection.changes() > 0
+
+    def drop_schedule(self, name: str) -> bool:
+        self.cursor.execute("DELETE FROM schedule WHERE name = ?", (name,))
+        return self.cursor.connection.changes() > 0
 
 
 def read_ends(cursor: apsw.Cursor, after: int, limit: int, max_result: int) -> tuple[list[JobEnd], int]:

@@ -6,9 +6,11 @@ from typing import Any, Final
 
 import apsw
 
-from penstock.backends._store import Counted, Owner
+from penstock.backends.contract.overview import MAX_RELEASED
+from penstock.backends.engine.store import Counted, Owner
 from penstock.backends.sqlite.connection import fetch
-from penstock.backends.sqlite.transaction import OWNERS
+from penstock.backends.sqlite.owners import OWNERS
+from penstock.backends.sqlite.reading import RELEASED
 
 __all__ = ["read_overview"]
 
@@ -40,7 +42,7 @@ SELECT value,
         ORDER BY order_at, seq LIMIT 1)) FROM level)
 FROM found
 WHERE value IS NOT NULL"""
-# Due, but nobody has come by who moves them into the ready set.
+# Due, but not promoted yet.
 _DUE: Final = "SELECT type, count(*), min(due_at) FROM ({}) GROUP BY type".format(
     " UNION ALL ".join(
         f"SELECT * FROM (SELECT type, due_at FROM job INDEXED BY job_delayed"
@@ -55,6 +57,7 @@ _DELAYED: Final = "SELECT count(*) FROM ({} LIMIT :most)".format(
     )
 )
 _HELD: Final = "SELECT owner, count(*) FROM job INDEXED BY job_owner WHERE owner IS NOT NULL GROUP BY owner"
+_RELEASED: Final = f"SELECT type, count(*) FROM (SELECT type FROM {RELEASED} LIMIT :most) GROUP BY type"
 _DELIVERIES: Final = """SELECT
     (SELECT count(*) FROM (
         SELECT 1 FROM delivery INDEXED BY delivery_due WHERE due_at IS NOT NULL LIMIT :most)),
@@ -76,5 +79,6 @@ def read_overview(cursor: apsw.Cursor, now: int, most: int) -> tuple[Counted, in
         owners=[Owner(*values) for values in fetch(cursor, OWNERS)],
         held=dict(fetch(cursor, _HELD)),
         deliveries=fetch(cursor, _DELIVERIES, {"most": most})[0],
+        released=dict(fetch(cursor, _RELEASED, {"most": MAX_RELEASED})),
     )
     return counted, (last or 0) - folded

@@ -1,4 +1,4 @@
-"""Queries for readers."""
+"""Lists, counts and statistics, for people and their tools."""
 
 from __future__ import annotations
 
@@ -6,38 +6,22 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import apsw
-import msgspec
 
-from penstock.backends._rows import COLUMNS
-from penstock.backends.sqlite.claiming import rarest_tag
+from penstock.backends.engine.rows import COLUMNS
 from penstock.backends.sqlite.connection import fetch
+from penstock.backends.sqlite.tags import rarest_tag
 from penstock.errors import JobNotFoundError
 
-__all__ = ["count_by_tag", "count_by_tags", "has_work", "ready_tags", "ready_types", "select_page"]
+__all__ = [
+    "RELEASED",
+    "count_by_tag",
+    "count_by_tags",
+    "count_released",
+    "places_of",
+    "select_page",
+]
 
 _COLUMNS: Final = ", ".join(f"job.{name}" for name in COLUMNS)
-# From one value of an index to the next: the cost is that of the different values, not of the rows.
-_DISTINCT: Final = """WITH RECURSIVE found (value) AS (
-    SELECT (SELECT {column} FROM {source} ORDER BY {column} LIMIT 1)
-    UNION ALL
-    SELECT (SELECT {column} FROM {source} AND {column} > found.value ORDER BY {column} LIMIT 1)
-    FROM found WHERE found.value IS NOT NULL LIMIT ?)
-SELECT value FROM found WHERE value IS NOT NULL"""
-_READY_TYPES: Final = _DISTINCT.format(column="type", source="job INDEXED BY job_ready_type WHERE gate = 0")
-_READY_TAGS: Final = _DISTINCT.format(column="tag", source="ready_tag WHERE true")
-_MOST_FILTERS: Final = 1_000
-# Where work of some types can be, by the indexes of what is ready, due but not announced yet, held by somebody, retried.
-_OF_TYPES: Final = " AND job.type IN (SELECT value FROM json_each(:types)){tagged} LIMIT 1"
-_WORK: Final = tuple(
-    f"SELECT 1 FROM {source}{_OF_TYPES}"
-    for source in (
-        "job INDEXED BY job_ready_type WHERE gate = 0",
-        "job INDEXED BY job_delayed WHERE gate = 1 AND priority IN (0, 1, 2, 3, 4) AND due_at <= :now",
-        "job INDEXED BY job_assignee WHERE status IN ('running', 'cancelling')",
-        "job INDEXED BY job_retrying WHERE status = 'failed_retry' AND held = 0",
-        "job INDEXED BY job_retrying WHERE status = 'unknown_retry' AND held = 0",
-    )
-)
 # Where the jobs of a status are, in the words of the indexes' own conditions; those of a status not named here have ended.
 _ENDED: Final = ("job_ended WHERE closed = 1",)
 _IN_FLIGHT: Final = ("job_assignee WHERE status IN ('running', 'cancelling')",)
@@ -55,7 +39,7 @@ _PLACES: Final = {
 # Jobs that are looked at one after the other for each one wanted, before an index is: where every hundredth has the
 # status, that is quicker, and an index that is not in this order would be walked to its end for every page.
 _LOOKED_AT: Final = 100
-_READY_WITH_TAG: Final = f"SELECT 1 FROM ready_tag CROSS JOIN job ON job.seq = ready_tag.seq WHERE ready_tag.tag = :rarest{_OF_TYPES}"
+RELEASED: Final = "job INDEXED BY job_released WHERE status = 'failed_retry' AND verb = 'release'"
 Counts = list[tuple[str, int, int]]
 
 
@@ -155,7 +139,7 @@ def _rows_of_status(
     """Find the jobs of a status beyond `start` by its indexes, which are walked whole: for what is rare."""
     wanted = f"status = :status AND seq {way.beyond} :start" + ("" if type is None else " AND type = :type")
     places = " UNION ALL ".join(
-        f"SELECT seq FROM job INDEXED BY {place} AND {wanted}" for place in _PLACES.get(status, _ENDED)
+        f"SELECT seq FROM job INDEXED BY {place} AND {wanted}" for place in places_of(status)
     )
     query = (
         f"SELECT {_COLUMNS} FROM ({places} ORDER BY seq{way.order} LIMIT :limit) AS found"
@@ -190,26 +174,13 @@ def _tagged_page(
     )
 
 
-def has_work(cursor: apsw.Cursor, types: Sequence[str], tags: Sequence[str], now: int) -> bool:
-    """Whether a job of these types that has all tags is ready, due, in flight or waiting for a retry."""
-    parameters: dict[str, Any] = {"types": msgspec.json.encode(types).decode(), "now": now}
-    queries, tagged = _WORK, ""
-    if tags:
-        # What is due or in flight is little; what is ready may be a crowd, which its rarest tag narrows.
-        queries = (_READY_WITH_TAG, *_WORK[1:])
-        parameters["rarest"] = rarest_tag(cursor, tags, "ready_tag")
-        for number, tag in enumerate(tags):
-            tagged += (
-                f" AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = :tag{number} AND t.seq = job.seq)"
-            )
-            parameters[f"tag{number}"] = tag
-    return any(
-        fetch(cursor, query.format(tagged=tagged), _used(query + tagged, parameters)) for query in queries
-    )
-
-
 def _used(query: str, parameters: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if f":{name}" in query}
+
+
+def places_of(status: str) -> tuple[str, ...]:
+    """Return the indexes that lead to the jobs of a status, each with its condition."""
+    return _PLACES.get(status, _ENDED)
 
 
 def count_by_tag(cursor: apsw.Cursor, tag: str) -> tuple[Counts, int]:
@@ -242,16 +213,8 @@ def count_by_tags(cursor: apsw.Cursor, tags: Sequence[str]) -> Counts:
     )
 
 
-def ready_types(cursor: apsw.Cursor) -> frozenset[str] | None:
-    """Return the types of ready jobs; None if there are very many."""
-    return _distinct(cursor, _READY_TYPES)
-
-
-def ready_tags(cursor: apsw.Cursor) -> frozenset[str] | None:
-    """Return the tags of ready jobs; None if there are very many."""
-    return _distinct(cursor, _READY_TAGS)
-
-
-def _distinct(cursor: apsw.Cursor, query: str) -> frozenset[str] | None:
-    found = fetch(cursor, query, (_MOST_FILTERS + 1,))
-    return None if len(found) > _MOST_FILTERS else frozenset(value for (value,) in found)
+def count_released(cursor: apsw.Cursor, tags: Sequence[str], most: int) -> int:
+    """Count the jobs with all tags that were released, among the first `most` of them."""
+    tagged = " AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = ? AND t.seq = found.seq)" * len(tags)
+    query = f"SELECT count(*) FROM (SELECT seq FROM {RELEASED} LIMIT ?) AS found WHERE true{tagged}"
+    return int(fetch(cursor, query, (most, *tags))[0][0])

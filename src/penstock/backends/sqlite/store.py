@@ -21,35 +21,46 @@ from typing import Any, Final, TypeVar
 import apsw
 import msgspec
 
-from penstock.backends._rows import JOURNAL_COLUMNS, Row, damage_named, journal_entry
-from penstock.backends._store import BeforeCommit, Blobs, Consumer, Counted, DeliveryRow, Store, Transaction
-from penstock.backends.base import Change, JobEnd
-from penstock.backends.sqlite import outbox
+from penstock.backends.contract.overview import Finding
+from penstock.backends.contract.selection import JobPage
+from penstock.backends.contract.values import Change, JobEnd
+from penstock.backends.engine.rows import Row
+from penstock.backends.engine.selecting import Wanted
+from penstock.backends.engine.selecting import select_page as select_selected
+from penstock.backends.engine.store import (
+    BeforeCommit,
+    Blobs,
+    Consumer,
+    Counted,
+    DeliveryRow,
+    State,
+    Store,
+    Transaction,
+)
+from penstock.backends.sqlite import consumers, journal, outbox, owners, runtime
 from penstock.backends.sqlite.connection import fetch, open_connection, prepare_file
-from penstock.backends.sqlite.consumers import archived, consumers
 from penstock.backends.sqlite.faults import translate
 from penstock.backends.sqlite.files import LogGlance
+from penstock.backends.sqlite.group_commit import Writer, WriterRetiredError, leak
 from penstock.backends.sqlite.health import examine_file, examine_sqlite
-from penstock.backends.sqlite.hints import HintReceiver, HintSender
 from penstock.backends.sqlite.migrate import migrate
+from penstock.backends.sqlite.notifications import Listener, Notifier
 from penstock.backends.sqlite.overview import read_overview
 from penstock.backends.sqlite.reading import (
     count_by_tag,
     count_by_tags,
     count_keyed,
-    has_work,
+    count_released,
     list_keyed,
-    ready_tags,
-    ready_types,
     select_page,
 )
-from penstock.backends.sqlite.transaction import COLUMN_LIST, fetch_blobs
-from penstock.backends.sqlite.turns import Turns
-from penstock.backends.sqlite.writer import Writer, WriterRetiredError, leak
+from penstock.backends.sqlite.selecting import SqliteSelectionReader, ids_from
+from penstock.backends.sqlite.transaction import fetch_blobs
+from penstock.backends.sqlite.transaction_base import COLUMN_LIST
+from penstock.backends.sqlite.write_lock import WriteLock
 from penstock.clock import Clock, to_micros
 from penstock.errors import BackendError, QueueClosedError
 from penstock.job import JobStats, JournalArchive, JournalEntry
-from penstock.overview import Finding
 
 __all__ = ["SqliteStore"]
 
@@ -57,10 +68,6 @@ T = TypeVar("T")
 
 _IDLE_READERS: Final = 4
 _LONG_TAIL: Final = 10_000
-_JOURNAL: Final = f"SELECT {', '.join(JOURNAL_COLUMNS)} FROM journal WHERE seq > ? ORDER BY seq LIMIT ?"
-_HISTORY: Final = (
-    f"SELECT {', '.join(JOURNAL_COLUMNS)} FROM journal WHERE job_seq = ? ORDER BY n DESC LIMIT ?"
-)
 _COUNTED: Final = {
     "initial_pending": "pending_jobs",
     "running": "running_jobs",
@@ -94,10 +101,10 @@ class SqliteStore(Store):
         self._active_readers = 0
         self._changed = threading.Condition(self._gate)
         self._writer: Writer | None = None
-        self._turns: Turns | None = None
-        self._sender: HintSender | None = None
-        #: Those of this store object, which its own commits do not nudge.
-        self._receivers: dict[str, HintReceiver] = {}
+        self._write_lock: WriteLock | None = None
+        self._sender: Notifier | None = None
+        #: Those of this store object, which its own commits do not notify.
+        self._receivers: dict[str, Listener] = {}
         self._writer_rests = False  # a fork is near: no writer is opened
         self._readers_rest = False  # nor a reader
         self._forgotten = False
@@ -174,6 +181,18 @@ class SqliteStore(Store):
         )
         return found, self.now()
 
+    def select_jobs(
+        self, wanted: Wanted, after: int | None, upto: int | None, limit: int, *, newest: bool
+    ) -> JobPage:
+        return self._read(
+            lambda cursor: select_selected(
+                SqliteSelectionReader(cursor), wanted, after, upto, limit, newest=newest
+            )
+        )
+
+    def ids_from(self, first: str, limit: int) -> list[str]:
+        return self._read(lambda cursor: ids_from(cursor, first, limit))
+
     def count_keyed(self, key: str | None, type: str | None) -> int:
         return self._read(lambda cursor: count_keyed(cursor, key, type))
 
@@ -181,11 +200,20 @@ class SqliteStore(Store):
         return self._read(lambda cursor: list_keyed(cursor, key, type, upto, limit))
 
     def stats(self, tags: Sequence[str]) -> JobStats:
+        return _stats(tags, self._status_counts(tags))
+
+    def counts(self, tags: Sequence[str], most: int) -> tuple[dict[str, int], int]:
+        found = self._status_counts(tags)
+        released = self._read(lambda cursor: count_released(cursor, tags, most))
+        by_status = {status: jobs for status, jobs, _ in found}
+        return {**by_status, "": sum(retries for *_, retries in found)}, released
+
+    def _status_counts(self, tags: Sequence[str]) -> Sequence[tuple[str, int, int]]:
         if len(tags) > 1:
-            return _stats(tags, self._read(lambda cursor: count_by_tags(cursor, tags)))
+            return self._read(lambda cursor: count_by_tags(cursor, tags))
         counts, tail = self._read(lambda cursor: count_by_tag(cursor, tags[0] if tags else ""))
         self._fold_long(tail)
-        return _stats(tags, counts)
+        return counts
 
     def overview(self, most: int) -> Counted:
         counted, tail = self._read(lambda cursor: read_overview(cursor, self.now(), most))
@@ -204,46 +232,31 @@ class SqliteStore(Store):
         return found + examine_file(Path(self._path))
 
     def _fold_long(self, tail: int) -> None:
-        """Fold for all if nobody has for long; if that cannot be, the counts are right all the same."""
+        """Fold a long tail; if that fails, the counts are still right."""
         if tail > _LONG_TAIL:
             with contextlib.suppress(BackendError):
                 self.write(lambda tx: tx.tidy())
 
     def read_journal(self, after: int, limit: int) -> list[JournalEntry]:
-        found = self._read(lambda cursor: fetch(cursor, _JOURNAL, (min(after, 2**62), limit)))
-        with damage_named():
-            return [journal_entry(values) for values in found]
+        return self._read(lambda cursor: journal.read(cursor, after, limit))
 
     def job_history(self, job_id: str, limit: int) -> list[JournalEntry] | None:
-        def look(cursor: apsw.Cursor) -> list[Any] | None:
-            job = fetch(cursor, "SELECT seq FROM job WHERE id = ?", (job_id,))
-            return fetch(cursor, _HISTORY, (job[0][0], limit)) if job else None
-
-        found = self._read(look)
-        with damage_named():
-            return None if found is None else [journal_entry(values) for values in reversed(found)]
+        return self._read(lambda cursor: journal.history(cursor, job_id, limit))
 
     def store_id(self) -> str:
-        query = "SELECT value FROM setting WHERE name = 'store_id'"
-        return str(self._read(lambda cursor: fetch(cursor, query))[0][0])
+        return self._read(journal.store_id)
 
     def journal_span(self) -> tuple[int, int]:
-        return self._span("journal")
+        return self._read(lambda cursor: journal.span(cursor, "journal"))
 
     def jobs_span(self) -> tuple[int, int]:
-        return self._span("job")
-
-    def _span(self, table: str) -> tuple[int, int]:
-        # Two look-ups: one min and max together would walk through the whole table.
-        query = f"SELECT (SELECT min(seq) FROM {table}), (SELECT max(seq) FROM {table})"
-        first, last = self._read(lambda cursor: fetch(cursor, query))[0]
-        return (1, 0) if first is None else (first, last)
+        return self._read(lambda cursor: journal.span(cursor, "job"))
 
     def consumers(self) -> list[Consumer]:
-        return self._read(consumers)
+        return self._read(consumers.consumers)
 
     def archived(self) -> JournalArchive:
-        return self._read(archived)
+        return self._read(consumers.archived)
 
     def read_ends(self, after: int, limit: int, max_result: int) -> tuple[list[JobEnd], int]:
         return self._read(lambda cursor: outbox.read_ends(cursor, after, limit, max_result))
@@ -266,8 +279,8 @@ class SqliteStore(Store):
         if self._is_memory or not hasattr(socket, "AF_UNIX"):
             return super().watch(callback)
         try:
-            receiver = HintReceiver(self._path, callback)
-        except OSError:  # no such sockets here: looking every few milliseconds is enough
+            receiver = Listener(self._path, callback)
+        except OSError:  # no such sockets here: polling every few milliseconds is enough
             return super().watch(callback)
         self._receivers = {**self._receivers, receiver.name: receiver}
 
@@ -277,7 +290,7 @@ class SqliteStore(Store):
 
         return stop
 
-    def _nudge(self) -> None:
+    def _notify(self) -> None:
         if self._sender is not None:
             self._sender.send(but=self._receivers)
 
@@ -289,11 +302,8 @@ class SqliteStore(Store):
             self._glance.settle()
         return bool(answer)
 
-    def states(self, ids: Sequence[str]) -> dict[str, tuple[str, int, str]]:
-        query = "SELECT id, status, attempt, verb FROM job WHERE id IN (SELECT value FROM json_each(?))"
-        wanted = msgspec.json.encode(ids).decode()
-        found = self._read(lambda cursor: fetch(cursor, query, (wanted,)))
-        return {job_id: (status, attempt, verb) for job_id, status, attempt, verb in found}
+    def states(self, ids: Sequence[str]) -> dict[str, State]:
+        return self._read(lambda cursor: runtime.states(cursor, ids))
 
     def fetch_output(self, job_id: str) -> bytes | None:
         query = "SELECT output.data FROM job LEFT JOIN output ON output.seq = job.seq WHERE job.id = ?"
@@ -301,28 +311,24 @@ class SqliteStore(Store):
         return (found[0][0] or b"") if found else None
 
     def next_due_at(self) -> int | None:
-        query = "SELECT " + ", ".join(
-            f"(SELECT min(due_at) FROM job INDEXED BY job_delayed WHERE gate = 1 AND priority = {level})"
-            for level in range(5)
-        )
-        (found,) = self._read(lambda cursor: fetch(cursor, query))
-        return min((due_at for due_at in found if due_at is not None), default=None)
+        return self._read(runtime.next_due_at)
 
     def ready_filters(self) -> tuple[frozenset[str], frozenset[str]] | None:
-        types, tags = self._read(lambda cursor: (ready_types(cursor), ready_tags(cursor)))
-        return None if types is None or tags is None else (types, tags)
+        return self._read(runtime.ready_filters)
 
     def has_work(self, types: Sequence[str], tags: Sequence[str]) -> bool:
         now = self.now()
-        return self._read(lambda cursor: has_work(cursor, types, tags, now))
+        return self._read(lambda cursor: runtime.has_work(cursor, types, tags, now))
 
     def is_blocked(self) -> bool:
         query = "SELECT value FROM setting WHERE name = 'blocked'"
         return bool(self._read(lambda cursor: fetch(cursor, query))[0][0])
 
+    def unresponsive(self, assignee_ids: Sequence[str]) -> set[str]:
+        return self._read(lambda cursor: owners.unresponsive(cursor, assignee_ids))
+
     def has_owner(self, owner: str) -> bool:
-        query = "SELECT 1 FROM owner WHERE id = ?"
-        return bool(self._read(lambda cursor: fetch(cursor, query, (owner,))))
+        return self._read(lambda cursor: owners.has_owner(cursor, owner))
 
     def close(self) -> None:
         with self._gate:
@@ -354,8 +360,8 @@ class SqliteStore(Store):
             return self.write(lambda tx: work(tx.cursor))  # type: ignore[attr-defined]  # a SqliteTransaction
         connection = self._borrow()
         try:
-            with self._translated(), connection:
-                result = work(connection.cursor())
+            with self._translated():
+                result = _read_at_once(connection, work)
         finally:
             self._give_back(connection)
         return result
@@ -376,7 +382,9 @@ class SqliteStore(Store):
 
     def _give_back(self, connection: apsw.Connection) -> None:
         with self._gate:
-            keep = not self._closed and len(self._readers) < _IDLE_READERS
+            # One that a fault left inside its transaction would read the past for ever.
+            is_idle = not connection.in_transaction
+            keep = is_idle and not self._closed and len(self._readers) < _IDLE_READERS
             if keep:
                 self._readers.append(connection)
         try:
@@ -412,16 +420,18 @@ class SqliteStore(Store):
         connection = open_connection(self._path, durability=self._durability, timeout=self._timeout)
         try:
             migrate(connection, self._path)
-            self._turns = None if self._is_memory else Turns.open(self._path)
+            self._write_lock = None if self._is_memory else WriteLock.open(self._path)
         except BaseException:
             connection.close(force=True)
             raise
-        self._writer = Writer(connection, self._turns, path=self._path, now=self.now, timeout=self._timeout)
+        self._writer = Writer(
+            connection, self._write_lock, path=self._path, now=self.now, timeout=self._timeout
+        )
         self._writer.on_commit = self._on_commit
         self._writer.before_commit = self._before_commit
         if not self._is_memory and hasattr(socket, "AF_UNIX"):
-            self._sender = HintSender(self._path)
-            self._writer.nudge = self._nudge
+            self._sender = Notifier(self._path)
+            self._writer.notify = self._notify
         return self._writer
 
     def _close_readers(self) -> None:
@@ -435,10 +445,10 @@ class SqliteStore(Store):
 
     def _close_turns(self) -> None:
         with self._gate:
-            turns, self._turns = self._turns, None
+            write_lock, self._write_lock = self._write_lock, None
             sender, self._sender = self._sender, None
-        if turns is not None:
-            turns.close()
+        if write_lock is not None:
+            write_lock.close()
         if sender is not None:
             sender.close()
 
@@ -454,8 +464,8 @@ class SqliteStore(Store):
     # -- fork ---------------------------------------------------------------------------------------------------
 
     def before_fork(self) -> None:
-        """Close everything and let nobody open anything until the fork is done."""
-        self._stays_with_parent = True  # if this is interrupted (Ctrl-C), the fork comes all the same
+        """Close all connections, and prevent new ones until the fork is done."""
+        self._stays_with_parent = True  # the fork happens even if this is interrupted (Ctrl-C)
         self._stays_with_parent = not self._rest()
 
     def _rest(self) -> bool:
@@ -498,9 +508,27 @@ class SqliteStore(Store):
                 leak(reader)
             if self._writer is not None:
                 self._writer.disown()
-        # Listeners and receivers are the parent's: their threads and locks did not come along.
+        # Listeners are the parent's: a fork does not copy their threads.
         self._on_commit = self._before_commit = None
         self._receivers = {}
+
+
+def _read_at_once(connection: apsw.Connection, work: Callable[[apsw.Cursor], T]) -> T:
+    """Run `work` in one read transaction.
+
+    After an I/O error SQLite has ended the transaction, and apsw fails to roll it back: the first error is the true one.
+    """
+    first: apsw.Error | None = None
+    try:
+        with connection:
+            try:
+                result = work(connection.cursor())
+            except apsw.Error as error:
+                first = error
+                raise
+    except apsw.Error as error:
+        raise first or error from None
+    return result
 
 
 def _with_blobs(cursor: apsw.Cursor, found: list[tuple[Any, ...]]) -> list[tuple[Row, Blobs]]:
@@ -550,7 +578,7 @@ def _after_fork_in_parent() -> None:
 def _after_fork_in_child() -> None:
     global _fork_lock, _stores_lock  # a thread that is no more may hold them
     _fork_lock, _stores_lock = threading.Lock(), threading.Lock()
-    Turns.forget_all()
+    WriteLock.forget_all()
     for store in _forking:
         store.after_fork_in_child()
     _forking.clear()

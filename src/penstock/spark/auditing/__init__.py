@@ -1,4 +1,4 @@
-"""The audit: a journal checked against the table of legal moves and the invariants that it can decide."""
+"""The audit: checks a journal against the table of legal moves and the invariants."""
 
 from penstock.lifecycle import INVARIANTS
 from penstock.spark.auditing._run import Audit, audit, run_audit

@@ -1,31 +1,37 @@
-"""What a journal row says by itself, as bits of one number: `flags`.
+"""Facts about a single journal row as bits of one number: `flags`.
 
-Two passes look at the rows, a narrow one at all of them and a wide one at a few. The narrow one moves numbers alone, so
-whatever needs a row's words is decided before, here, for both.
+Two passes read the rows: a narrow one all of them, a wide one a few. The narrow one shuffles numbers only, so everything
+that needs a row's texts is evaluated here, before both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Final
 
 from penstock.job import FINAL, JobStatus
-from penstock.lifecycle import MOVES, Verb
-from penstock.spark.transforms._rows import REMOVES, TAKES, among_text, final, in_flight, quoted, waiting
+from penstock.lifecycle import ENQUEUES, LATE_MOVES, LOST_BY_SILENCE, MOVES, Verb
+from penstock.spark.transforms.rows import REMOVES, TAKES, among_text, final, in_flight, quoted, waiting
 
 __all__ = ["flag", "flags_of"]
 
 
 def _legal_moves() -> list[str]:
-    """Return the published moves, and the two kinds of rows that keep the status, as texts."""
+    """Return the legal moves, and the rows that keep the status, as texts."""
     moves = [(move.verb, move.source, move.target) for move in MOVES if move.source is not None]
     moves += [(verb, status, status) for verb in REMOVES for status in FINAL]
     moves += [(Verb.UPDATE, status, status) for status in JobStatus if status not in FINAL]
-    return [f"{verb.value}>{source.value}>{target.value}" for verb, source, target in moves]
+    return [_text(*move) for move in moves]
+
+
+def _text(verb: Verb, source: JobStatus, target: JobStatus) -> str:
+    return f"{verb.value}>{source.value}>{target.value}"
 
 
 _CONDITIONS: Final = {
-    "enqueues": f"verb = '{Verb.ENQUEUE}'",
+    "enqueues": among_text("verb", ENQUEUES),
+    "is_unique": f"verb = '{Verb.ENQUEUE_UNIQUE}'",
     "claims": f"verb = '{Verb.CLAIM}'",
     "takes": among_text("verb", TAKES),
     "removes": among_text("verb", REMOVES),
@@ -35,24 +41,37 @@ _CONDITIONS: Final = {
     "was_in_flight": in_flight("from_status"),
     "was_final": final("from_status"),
     "succeeds": f"status = '{JobStatus.COMPLETED}' AND NOT {among_text('verb', REMOVES)}",
-    "is_first": f"verb = '{Verb.ENQUEUE}' AND n = 1 AND from_status IS NULL",
+    "is_first": among_text("verb", ENQUEUES) + " AND n = 1 AND from_status IS NULL",
     "is_legal": "from_status IS NOT NULL AND "
     + among_text("concat_ws('>', verb, from_status, status)", _legal_moves()),
+    "starts_early": "",
+    "ends_early": "",
+    "loses": among_text("verb", LOST_BY_SILENCE),
+    "is_late": among_text(
+        "concat_ws('>', verb, from_status, status)",
+        [_text(move.verb, move.source, move.target) for move in LATE_MOVES],
+    ),
     "is_cut": "",
 }
 _BITS: Final = {name: 1 << place for place, name in enumerate(_CONDITIONS)}
 
 
-def flags_of(cut: Iterable[str] = ()) -> str:
+def flags_of(cut: Iterable[str] = (), slack: timedelta = timedelta(0)) -> str:
     """Return the expression for a row's flags.
 
     Args:
-        cut: the sources from which histories were archived: there a job may go on whose beginning has left the journal
-            (`is_cut`).
+        cut: the sources with archived histories, where the first rows of a job may be missing (`is_cut`).
+        slack: how far clocks may disagree (`starts_early`, `ends_early`).
     """
+    allowed = f"INTERVAL {slack // timedelta(microseconds=1)} MICROSECOND"
     among = ", ".join(map(quoted, cut))
-    is_cut = f"source IN ({among}) AND n > 1 AND verb <> '{Verb.ENQUEUE}'" if among else "false"
-    conditions = _CONDITIONS | {"is_cut": is_cut}
+    begins = among_text("verb", ENQUEUES)
+    is_cut = f"source IN ({among}) AND n > 1 AND NOT {begins}" if among else "false"
+    conditions = _CONDITIONS | {
+        "starts_early": f"started_at < ready_at - {allowed}",
+        "ends_early": f"recorded_at < started_at - {allowed}",
+        "is_cut": is_cut,
+    }
     bits = (f"CASE WHEN {condition} THEN {_BITS[name]} ELSE 0 END" for name, condition in conditions.items())
     return f"({' | '.join(bits)}) AS flags"
 

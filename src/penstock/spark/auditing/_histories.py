@@ -1,9 +1,9 @@
-"""What each job's own rows decide: invariants 1 to 9, 11 and 12. One pass over the rows of each job, in order."""
+"""Invariants of single jobs (1 to 9, 11, 12 and a part of 25), checked in one ordered pass over the rows of each job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -14,7 +14,7 @@ from penstock.spark.auditing._words import Check, row_text, said, two_rows
 
 __all__ = ["HISTORY_CHECKS", "JOB", "ORIGIN", "STATE", "checked_rows", "coded", "flagged", "left_over"]
 
-#: What the fold of a job's rows is compared in.
+#: Columns in which the folded rows of a job are compared with the stored job.
 STATE: Final = (
     "n",
     "type",
@@ -33,7 +33,7 @@ STATE: Final = (
     "error_message",
 )
 ORIGIN: Final = ("after", "after_any", "parent_id")
-#: A job as a number, for the pass over all rows: two jobs with one number would be looked at more closely.
+#: A job as a hash, for the pass over all rows; after a collision both jobs are checked in the second pass.
 JOB: Final = "xxhash64(source, job_id) AS job"
 _SEEN: Final = (
     "seq",
@@ -49,39 +49,39 @@ _SEEN: Final = (
     "due_at",
     "flags",
 )
-#: What is asked of a history's first row, and what of it is never null.
+#: Columns of a history's first row that checks use, and those that are never null.
 _FIRST: Final = ("seq", "failures", "max_attempts", *ORIGIN, "began")
 _NEVER_NULL: Final = ("seq", "failures", "began")
 
 
-def flagged(events: DataFrame, cut: Iterable[str]) -> DataFrame:
+def flagged(events: DataFrame, cut: Iterable[str], slack: timedelta) -> DataFrame:
     """Return the rows with their `flags`."""
-    return events.selectExpr("*", flags_of(cut))
+    return events.selectExpr("*", flags_of(cut, slack))
 
 
-def coded(events: DataFrame, cut: Iterable[str]) -> DataFrame:
-    """Return the rows as numbers: all that the conditions of the checks ask for, and half as many bytes.
+def coded(events: DataFrame, cut: Iterable[str], slack: timedelta) -> DataFrame:
+    """Return the rows as numbers: all columns that the checks' conditions need, in half as many bytes.
 
-    A hash of nothing is a number, too, so words that are the same are the same number, and nothing is like nothing.
+    `hash(NULL)` is not NULL, so comparing hashes is null-safe.
     """
     return events.selectExpr(
         JOB,
         *("seq", "n", "attempt", "retry_count", "failures", "max_attempts", "recorded_at", "due_at"),
         *(f"hash({name}) AS {name}" for name in ("status", "from_status", "assignee_id")),
         *(name for name in ("state", "began") if name in events.columns),
-        flags_of(cut),
+        flags_of(cut, slack),
     )
 
 
 def checked_rows(rows: DataFrame, job: Sequence[str]) -> DataFrame:
-    """Return rows with what each needs to know of the rows before it: one shuffle, one sort.
+    """Return rows with the columns of earlier rows that the checks need: one shuffle, one sort.
 
-    Every column of an earlier row is looked up by itself, and the structs are put together at the end: what nobody asks
-    for is then never carried along.
+    Every column of an earlier row is a window function of its own, and the structs are built at the end, so that Spark
+    can drop the unused ones.
 
     Args:
         rows: `coded` or `flagged`.
-        job: the columns that name a job.
+        job: the columns that identify a job.
     """
     seen = [name for name in _SEEN if name in rows.columns]
     first = [name for name in _FIRST if name in rows.columns]
@@ -103,9 +103,9 @@ def checked_rows(rows: DataFrame, job: Sequence[str]) -> DataFrame:
     return placed.selectExpr(
         *rows.columns,
         *("begins", "history", "is_last"),
-        _gathered("was", seen),
-        _gathered("success", seen),
-        _gathered("origin", first),
+        _struct("was", seen),
+        _struct("success", seen),
+        _struct("origin", first),
     )
 
 
@@ -113,22 +113,25 @@ def _latest(name: str, condition: str, window: str) -> str:
     """Return a column of the latest row that meets a condition."""
     if name in _NEVER_NULL:
         return f"last(CASE WHEN {condition} THEN {name} END, true) OVER {window}"
-    # A null of that row would be passed over in favour of an earlier row's value; a struct that holds it is not.
+    # `last` skips nulls and would return an earlier row's value; a struct around the null is not skipped.
     return f"(last(CASE WHEN {condition} THEN struct({name}) END, true) OVER {window}).{name}"
 
 
-def _gathered(prefix: str, names: Sequence[str]) -> str:
+def _struct(prefix: str, names: Sequence[str]) -> str:
     return f"struct({', '.join(f'{prefix}_{name} AS {name}' for name in names)}) AS {prefix}"
 
 
 _STEPS: Final = f"NOT begins AND NOT {flag('enqueues')}"
 _FOLLOWS: Final = f"{_STEPS} AND from_status <=> was.status"
+#: A late move is legal after a loss only; without the row before it that cannot be checked.
+_IS_LEGAL: Final = f"({flag('is_legal')} OR ({flag('is_late')} AND {flag('loses', 'was.flags')}))"
+_MAY_BE_LEGAL: Final = f"({flag('is_legal')} OR {flag('is_late')})"
 _WAS_FINAL: Final = flag("is_final", "was.flags")
 _LIMIT: Final = "greatest(origin.max_attempts, origin.failures)"
 _MAY_NOT: Final = said("", "verb", " may not lead from ", "was.status", " to ", "status")
 _BOTH: Final = two_rows("was.")
 
-#: What is asked of a row of `checked_rows`.
+#: Checks of a row of `checked_rows`.
 HISTORY_CHECKS: Final = (
     Check(
         1,
@@ -138,7 +141,7 @@ HISTORY_CHECKS: Final = (
     ),
     Check(
         1,
-        f"begins AND {flag('is_cut')} AND NOT ({flag('was_final')} AND {flag('is_legal')})",
+        f"begins AND {flag('is_cut')} AND NOT ({flag('was_final')} AND {_MAY_BE_LEGAL})",
         said("its beginning is missing, and it had not ended there"),
         row_text(),
     ),
@@ -150,8 +153,8 @@ HISTORY_CHECKS: Final = (
         said("", "verb", " starts from ", "from_status"),
         _BOTH,
     ),
-    Check(3, f"{_FOLLOWS} AND NOT {flag('is_legal')} AND NOT {_WAS_FINAL}", _MAY_NOT, _BOTH),
-    Check(4, f"{_FOLLOWS} AND NOT {flag('is_legal')} AND {_WAS_FINAL}", _MAY_NOT, _BOTH),
+    Check(3, f"{_FOLLOWS} AND NOT {_IS_LEGAL} AND NOT {_WAS_FINAL}", _MAY_NOT, _BOTH),
+    Check(4, f"{_FOLLOWS} AND NOT {_IS_LEGAL} AND {_WAS_FINAL}", _MAY_NOT, _BOTH),
     Check(
         5,
         f"{_STEPS} AND attempt <> was.attempt + CAST({flag('takes')} AS int)",
@@ -191,11 +194,18 @@ HISTORY_CHECKS: Final = (
         said("claimed before ", "was.due_at"),
         _BOTH,
     ),
+    Check(
+        12,
+        flag("starts_early"),
+        said("the attempt started at ", "started_at", ", before the job was ready at ", "ready_at"),
+        row_text(),
+    ),
+    Check(25, flag("ends_early"), said("the attempt ended before it started at ", "started_at"), row_text()),
 )
 
 
 def left_over(drained_at: datetime) -> Check:
-    """Return the check that a job that could have run by then has ended (invariant 9)."""
+    """Return the check that every job that was due by then has ended (invariant 9)."""
     is_later = f"coalesce(due_at > timestamp_micros({to_micros(drained_at)}), false)"
     ended = f"{flag('removes')} OR {flag('is_final')} OR ({flag('is_waiting')} AND {is_later})"
     return Check(9, f"is_last AND NOT ({ended})", said("is left ", "status"), row_text())

@@ -1,4 +1,4 @@
-"""What jobs owe each other: one job for an idempotency key at a time (13), one of a key in flight, in order (14)."""
+"""Invariants between jobs: one job per idempotency key at a time (13), one job per key in flight, in order (14)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock.job import JobStatus
-from penstock.lifecycle import Verb
+from penstock.lifecycle import ENQUEUES
 from penstock.spark.auditing._flags import flag, flags_of
 from penstock.spark.auditing._words import Check, no_violations, row_text, said, two_rows, violations
-from penstock.spark.transforms._rows import quoted
+from penstock.spark.transforms.rows import DEPENDENCIES, UP_TO_HERE, among_text, quoted
 
 __all__ = ["idempotency_checks", "key_checks"]
 
@@ -23,9 +23,8 @@ _ID: Final = ["source", "job_id"]
 _NEVER: Final = 2**62
 #: More levels than any store allows by default.
 _MAX_LEVELS: Final = 1_000
-_UP_TO_HERE: Final = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
 _BEFORE: Final = "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
-_KEY: Final = "xxhash64(source, key) AS line"
+_KEY: Final = "xxhash64(source, key) AS key_hash"
 _FACTS: Final = (
     "idempotency_key IS NOT NULL AS is_idempotent",
     "coalesce(size(after), 0) + coalesce(size(after_any), 0) AS awaited",
@@ -34,21 +33,30 @@ _FACTS: Final = (
 
 
 def idempotency_checks(events: DataFrame, window: timedelta) -> DataFrame:
-    """Return jobs that were stored though another one had their idempotency key."""
+    """Return jobs that were enqueued although another one had their idempotency key."""
+    changes_end = f"({flag('enqueues')} OR {flag('removes')} OR {flag('is_final')} OR {flag('was_final')})"
     rows = events.selectExpr("source", "type", "idempotency_key", *_ROW, flags_of()).where(
-        f"idempotency_key IS NOT NULL AND ({flag('enqueues')} OR {flag('removes')})"
+        f"idempotency_key IS NOT NULL AND {changes_end}"
     )
     before = f"(PARTITION BY source, type, idempotency_key ORDER BY seq {_BEFORE})"
     held = rows.selectExpr(
         "*",
-        f"last(CASE WHEN {flag('enqueues')} THEN struct({', '.join(_ROW)}) END, true) OVER {before} AS holder",
+        f"last(CASE WHEN {flag('enqueues')} THEN struct({', '.join(_ROW)}, flags) END, true) OVER {before} AS holder",
     )
-    frees = f"{flag('removes')} AND job_id = holder.job_id"
-    freed = held.selectExpr("*", f"last(CASE WHEN {frees} THEN seq END, true) OVER {before} AS freed")
+    is_of_holder = "job_id = holder.job_id"
+    freed = held.selectExpr(
+        "*",
+        f"last(CASE WHEN {flag('removes')} AND {is_of_holder} THEN seq END, true) OVER {before} AS freed",
+        f"last(CASE WHEN {is_of_holder} THEN struct(seq, {flag('is_final')} AS is_final) END, true)"
+        f" OVER {before} AS latest",
+    )
     span = f"INTERVAL {window // timedelta(microseconds=1)} MICROSECOND"
+    is_holder_unique = flag("is_unique", "holder.flags")
+    has_ended = "coalesce(latest.seq > holder.seq AND latest.is_final, false)"
     is_taken = (
-        f"{flag('enqueues')} AND NOT coalesce(freed > holder.seq, false)"
-        f" AND recorded_at < holder.recorded_at + {span}"
+        f"{flag('enqueues')} AND holder IS NOT NULL AND NOT coalesce(freed > holder.seq, false)"
+        f" AND NOT ({has_ended} AND ({is_holder_unique} OR {flag('is_unique')}))"
+        f" AND ({is_holder_unique} OR recorded_at < holder.recorded_at + {span})"
     )
     return violations(
         freed, [Check(13, is_taken, said("shares its key with ", "holder.job_id"), two_rows("holder."))]
@@ -56,20 +64,20 @@ def idempotency_checks(events: DataFrame, window: timedelta) -> DataFrame:
 
 
 def key_checks(events: DataFrame, cut: Sequence[str]) -> DataFrame:
-    """Return jobs that were in flight beside another one of their key, or were claimed before their turn.
+    """Return jobs that were in flight together with another one of their key, or were claimed out of order.
 
-    Asked of all rows as numbers first; only the keys with which something is wrong are looked at in words.
+    A first pass over all rows uses hashes only; a second one reads the full rows of the keys that the first has found.
     """
     keyed = events.where("key IS NOT NULL")
     coded = keyed.selectExpr(_KEY, "xxhash64(source, job_id) AS job", "seq", *_FACTS)
-    coded = coded.persist(StorageLevel.DISK_ONLY)  # asked several times
+    coded = coded.persist(StorageLevel.DISK_ONLY)  # used several times
     jobs = _jobs(coded, ["seq"])
     suspects = (
         _held(coded, ["seq"])
         .where(_IS_SECOND)
-        .select("line")
-        .union(_passed(jobs).select("line"))
-        .union(_came_back(coded, jobs, ["seq"]).select("line"))
+        .select("key_hash")
+        .union(_passed(jobs).select("key_hash"))
+        .union(_reopened(coded, jobs, ["seq"]).select("key_hash"))
         .distinct()
         .localCheckpoint()
     )
@@ -77,7 +85,7 @@ def key_checks(events: DataFrame, cut: Sequence[str]) -> DataFrame:
     if suspects.isEmpty():
         return no_violations(events)
     rows = keyed.selectExpr(*_ID, _KEY, "xxhash64(source, job_id) AS job", *_ROW[:-1], *_FACTS)
-    rows = rows.join(suspects, "line", "left_semi").localCheckpoint()
+    rows = rows.join(suspects, "key_hash", "left_semi").localCheckpoint()
     return _in_flight(rows).unionByName(_out_of_turn(rows, events, cut))
 
 
@@ -86,13 +94,13 @@ _LEAVES: Final = f"(NOT {flag('is_in_flight')} AND {flag('was_in_flight')})"
 _IS_SECOND: Final = f"{_ENTERS} AND holders > 0"
 
 
-def _held(rows: DataFrame, told: Sequence[str]) -> DataFrame:
-    """Return rows with how many jobs of the key were in flight before each, and the last that had entered."""
-    before = f"(PARTITION BY line ORDER BY seq {_BEFORE})"
+def _held(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return rows with the number of jobs of the key in flight before each, and the last one that was claimed."""
+    before = f"(PARTITION BY key_hash ORDER BY seq {_BEFORE})"
     return rows.selectExpr(
         "*",
         f"sum(CASE WHEN {_ENTERS} THEN 1 WHEN {_LEAVES} THEN -1 ELSE 0 END) OVER {before} AS holders",
-        f"last(CASE WHEN {_ENTERS} THEN struct({', '.join(told)}) END, true) OVER {before} AS holder",
+        f"last(CASE WHEN {_ENTERS} THEN struct({', '.join(columns)}) END, true) OVER {before} AS holder",
     )
 
 
@@ -105,26 +113,26 @@ def _in_flight(rows: DataFrame) -> DataFrame:
 
 # -- out of turn --------------------------------------------------------------------------------------------------
 #
-# A job is in the way of those that come after it from its first row until it has ended: a running maximum over the jobs
-# of a key in their order. A job that came back from its end is in the way once more; that is rare, and a join.
+# A job blocks the later jobs of its key from its first row until its end, which is a running maximum over the jobs of the
+# key in their order. A job that left a final status blocks them again; that is rare, and takes a join.
 
 
 def _numbered(rows: DataFrame) -> DataFrame:
     return rows.selectExpr(
         "*",
-        f"sum(CAST({flag('enqueues')} AS int)) OVER (PARTITION BY job ORDER BY seq {_UP_TO_HERE}) AS history",
+        f"sum(CAST({flag('enqueues')} AS int)) OVER (PARTITION BY job ORDER BY seq {UP_TO_HERE}) AS history",
     )
 
 
-def _jobs(rows: DataFrame, told: Sequence[str]) -> DataFrame:
-    """Return a row for each job: its place in the key's order, its first claim as `told`, and when it had ended."""
+def _jobs(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return one row per job: its place in the key's order, the `columns` of its first claim, and the `seq` of its end."""
     return (
         _numbered(rows)
-        .groupBy("line", "job", "history")
+        .groupBy("key_hash", "job", "history")
         .agg(
             F.expr(f"min(CASE WHEN {flag('enqueues')} THEN seq END) AS place"),
             F.expr(f"max(CASE WHEN {flag('enqueues')} THEN struct(is_idempotent, awaited) END) AS first"),
-            F.expr(f"min(CASE WHEN {flag('claims')} THEN struct({', '.join(told)}) END) AS claim"),
+            F.expr(f"min(CASE WHEN {flag('claims')} THEN struct({', '.join(columns)}) END) AS claim"),
             F.expr(f"coalesce(min(CASE WHEN {flag('is_final')} THEN seq END), {_NEVER}L) AS until"),
         )
     )
@@ -132,17 +140,17 @@ def _jobs(rows: DataFrame, told: Sequence[str]) -> DataFrame:
 
 def _passed(jobs: DataFrame) -> DataFrame:
     """Return the jobs that were claimed while an earlier one of the key was unfinished, with that one as `blocker`."""
-    before = f"(PARTITION BY line ORDER BY place {_BEFORE})"
+    before = f"(PARTITION BY key_hash ORDER BY place {_BEFORE})"
     blocked = jobs.where("place IS NOT NULL").selectExpr(
         "*", f"max(struct(until, job, first.awaited AS awaited)) OVER {before} AS blocker"
     )
-    # A spawned job whose idempotency key was taken is stood for by the job that has it, which then passes those that
-    # wait for the parent. The journal does not tell.
+    # If the idempotency key of a spawned job is taken, the job that has it takes its place, and may run before jobs that
+    # wait for the parent. The journal does not record that.
     return blocked.where("claim.seq < blocker.until AND NOT (first.is_idempotent AND blocker.awaited > 0)")
 
 
-def _came_back(rows: DataFrame, jobs: DataFrame, told: Sequence[str]) -> DataFrame:
-    """Return claims while an earlier job of the key was unfinished again: `line, job, claim, earlier`."""
+def _reopened(rows: DataFrame, jobs: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return claims while an earlier job of the key was unfinished again: `key_hash, job, claim, earlier`."""
     after = "(PARTITION BY job ORDER BY seq ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
     numbered = _numbered(rows)
     places = jobs.select("job", "history", "place")
@@ -154,7 +162,7 @@ def _came_back(rows: DataFrame, jobs: DataFrame, told: Sequence[str]) -> DataFra
         .where(f"{flag('was_final')} AND NOT {flag('is_final')}")
         .join(places, on, "inner")
         .selectExpr(
-            "line",
+            "key_hash",
             "job AS earlier",
             "seq AS begins",
             f"coalesce(next_end, {_NEVER}L) AS ends",
@@ -164,20 +172,20 @@ def _came_back(rows: DataFrame, jobs: DataFrame, told: Sequence[str]) -> DataFra
     claims = (
         numbered.where(flag("claims"))
         .join(places, on, "inner")
-        .selectExpr("line", "job", "place", f"struct({', '.join(told)}) AS claim")
+        .selectExpr("key_hash", "job", "place", f"struct({', '.join(columns)}) AS claim")
     )
     return (
-        claims.join(back, "line", "inner")
+        claims.join(back, "key_hash", "inner")
         .where("earlier_place < place AND begins < claim.seq AND claim.seq < ends")
-        .select("line", "job", "claim", "earlier")
+        .select("key_hash", "job", "claim", "earlier")
     )
 
 
 def _out_of_turn(rows: DataFrame, events: DataFrame, cut: Sequence[str]) -> DataFrame:
-    told = (*_ROW, "source")
-    jobs = _jobs(rows, told)
+    columns = (*_ROW, "source")
+    jobs = _jobs(rows, columns)
     early = _passed(jobs).selectExpr("job", "claim", "blocker.job AS earlier")
-    again = _came_back(rows, jobs, told).select("job", "claim", "earlier")
+    again = _reopened(rows, jobs, columns).select("job", "claim", "earlier")
     names = rows.selectExpr("job AS earlier", "job_id AS earlier_id").distinct()
     found = (
         early.union(again)
@@ -195,10 +203,9 @@ def _out_of_turn(rows: DataFrame, events: DataFrame, cut: Sequence[str]) -> Data
 
 
 def _may_pass(events: DataFrame, cut: Sequence[str]) -> DataFrame:
-    """Return the jobs that were spawned, and what those wait for: they pass the jobs that wait for them."""
-    both = ", ".join(f"coalesce({name}, CAST(array() AS array<string>))" for name in ("after", "after_any"))
-    firsts = events.where(f"verb = '{Verb.ENQUEUE}'").selectExpr(
-        *_ID, "seq", "parent_id", f"concat({both}) AS awaited"
+    """Return spawned jobs and their dependencies: they may run before the jobs that wait for them."""
+    firsts = events.where(among_text("verb", ENQUEUES)).selectExpr(
+        *_ID, "seq", "parent_id", f"{DEPENDENCIES} AS awaited"
     )
     parents = events.selectExpr("source", "job_id AS parent_id", "seq AS parent_seq", "status")
     status = (

@@ -1,4 +1,4 @@
-"""Read a journal, from a store or a lake, and let every check look at it."""
+"""Reading a journal from a store or a lake, and running every check on it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
+from penstock.backends.drivers import SCHEMES
+from penstock.durations import Duration, duration
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import JournalArchive
-from penstock.policy import duration
-from penstock.spark._places import Place
 from penstock.spark._planning import Survey
 from penstock.spark._session import register
 from penstock.spark.auditing._fold import fingerprinted, fold_checks, fold_suspects
@@ -31,21 +31,22 @@ from penstock.spark.auditing._histories import (
 from penstock.spark.auditing._keys import idempotency_checks, key_checks
 from penstock.spark.auditing._sequence import sequence_checks
 from penstock.spark.auditing._words import COLUMNS, Check, any_broken, no_violations, violations
-from penstock.spark.lake._reading import snapshot
+from penstock.spark.lake.reading import snapshot
 from penstock.spark.schemas import JOBS
+from penstock.spark.stores import SparkStore, store_at
 
 __all__ = ["Audit", "Subject", "audit", "check_events", "run_audit"]
 
-_SCHEMES: Final = ("sqlite:", "postgresql:", "postgres:", "memory:")
+_PREFIXES: Final = tuple(f"{scheme}:" for scheme in SCHEMES)
 
 
 class Audit(NamedTuple):
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
         violations: `invariant, source, job_id, attempt, seq, detail`, one row each.
-        events: how many journal rows it saw.
-        archived: what was removed from each journal, and could not be seen.
+        events: the number of journal rows that were checked.
+        archived: the archived part of each journal, which could not be checked.
     """
 
     violations: DataFrame
@@ -54,7 +55,7 @@ class Audit(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A journal, the jobs it should fold to, what is missing from it, and how far it reached when those were read."""
+    """A journal, the stored jobs, the archived part of the journal, and its last `seq` before the jobs were read."""
 
     events: DataFrame
     stored: DataFrame | None
@@ -68,20 +69,20 @@ def audit(
     url_or_lake: str | os.PathLike[str],
     *,
     drained_at: datetime | None = None,
-    idempotency_window: timedelta | float = timedelta(hours=24),
-    clock_slack: timedelta | float = timedelta(seconds=1),
+    idempotency_window: Duration = timedelta(hours=24),
+    clock_slack: Duration = timedelta(seconds=1),
 ) -> DataFrame:
-    """Return every invariant that a journal breaks: `invariant, source, job_id, attempt, seq, detail`; no row is good.
+    """Return every violation of an invariant in a journal: `invariant, source, job_id, attempt, seq, detail`.
 
-    `detail` says what is wrong and, in brackets, the shortest run of rows that shows it. The invariants are those of
-    `INVARIANTS`; the legal moves are the published table. A store may be written to meanwhile.
+    No rows means no violations. `detail` says what is wrong and, in brackets, the rows that show it. The invariants are
+    those of `INVARIANTS`; the legal moves are the published table. The store may be written to meanwhile.
 
     Args:
         spark: a session.
         url_or_lake: a store's url, or a lake's folder.
-        drained_at: when given, no job may be left that could have run by then (invariant 9).
+        drained_at: if given, every job that was due by then must have ended (invariant 9).
         idempotency_window: the store's option of this name.
-        clock_slack: how far recorded times may go back.
+        clock_slack: how far recorded times may go back, and how far the times of one attempt may contradict each other.
 
     Raises:
         InvalidArgumentError: neither a url nor a lake.
@@ -101,10 +102,10 @@ def run_audit(
     url_or_lake: str | os.PathLike[str],
     *,
     drained_at: datetime | None = None,
-    idempotency_window: timedelta | float = timedelta(hours=24),
-    clock_slack: timedelta | float = timedelta(seconds=1),
+    idempotency_window: Duration = timedelta(hours=24),
+    clock_slack: Duration = timedelta(seconds=1),
 ) -> Audit:
-    """Do what `audit` does, and also return how much was looked at and what could not be."""
+    """Run an audit as `audit` does; also return how many rows were checked and what was archived."""
     window = duration(idempotency_window, "idempotency_window")
     slack = duration(clock_slack, "clock_slack")
     if not isinstance(url_or_lake, str | os.PathLike):
@@ -120,8 +121,8 @@ def run_audit(
             value=drained_at,
         )
     target = os.fspath(url_or_lake)
-    if target.startswith(_SCHEMES) or (isinstance(url_or_lake, str) and "://" in target):
-        subject = _of_store(spark, Place.of(target))
+    if target.startswith(_PREFIXES) or (isinstance(url_or_lake, str) and "://" in target):
+        subject = _of_store(spark, store_at(target))
     else:
         subject = _of_lake(spark, target)
     try:
@@ -131,10 +132,10 @@ def run_audit(
 
 
 def check_events(subject: Subject, window: timedelta, slack: timedelta, drained_at: datetime | None) -> Audit:
-    """Let every check look at a journal."""
+    """Run every check on a journal."""
     events, archived = subject.events, subject.archived
     found = [
-        _job_checks(subject, drained_at),
+        _job_checks(subject, slack, drained_at),
         sequence_checks(events, archived, slack),
         idempotency_checks(events, window),
         key_checks(events, _cut(archived)),
@@ -146,18 +147,18 @@ def check_events(subject: Subject, window: timedelta, slack: timedelta, drained_
     return Audit(violations, number, archived)
 
 
-def _job_checks(subject: Subject, drained_at: datetime | None) -> DataFrame:
-    """Return what the rows of single jobs break.
+def _job_checks(subject: Subject, slack: timedelta, drained_at: datetime | None) -> DataFrame:
+    """Return the violations in the rows of single jobs.
 
-    In two passes: the first asks of every job only whether something is wrong with it, the second looks at those jobs
-    alone, with all that is needed to say what. Nearly always there are none.
+    There are two passes: the first finds the jobs that may have a violation, which are nearly always none; the second
+    reads the full rows of these jobs.
     """
     checks = [*HISTORY_CHECKS, *([] if drained_at is None else [left_over(drained_at)])]
-    suspects = _suspects(subject, checks)
+    suspects = _suspects(subject, slack, checks)
     if suspects.isEmpty():
         return no_violations(subject.events)
     rows = checked_rows(
-        flagged(_of_jobs(subject.events, suspects), _cut(subject.archived)), ["source", "job_id"]
+        flagged(_of_jobs(subject.events, suspects), _cut(subject.archived), slack), ["source", "job_id"]
     )
     found = violations(rows, checks)
     if subject.stored is None:
@@ -166,10 +167,10 @@ def _job_checks(subject: Subject, drained_at: datetime | None) -> DataFrame:
     return found.unionByName(fold_checks(rows, kept, subject.archived, subject.read_after))
 
 
-def _suspects(subject: Subject, checks: Sequence[Check]) -> DataFrame:
-    """Return the jobs, by their number `job`, with which something is wrong, or seems to be."""
+def _suspects(subject: Subject, slack: timedelta, checks: Sequence[Check]) -> DataFrame:
+    """Return the jobs, by their hash `job`, that have or may have a violation."""
     events = subject.events if subject.stored is None else fingerprinted(subject.events)
-    rows = checked_rows(coded(events, _cut(subject.archived)), ["job"])
+    rows = checked_rows(coded(events, _cut(subject.archived), slack), ["job"])
     rows = rows.selectExpr("*", f"({any_broken(checks)}) AS is_wrong")
     if subject.stored is None:
         found = rows.where("is_wrong")
@@ -186,7 +187,7 @@ def _of_jobs(rows: DataFrame, jobs: DataFrame) -> DataFrame:
 
 
 def _cut(archived: Mapping[str, JournalArchive]) -> list[str]:
-    """Return the sources from which something was removed."""
+    """Return the sources with archived rows."""
     return [source for source, each in archived.items() if each.rows]
 
 
@@ -200,26 +201,26 @@ def _of_lake(spark: SparkSession, path: str) -> Subject:
     return Subject(tables["events"], stored, hidden, None, manifest.rows("events"))
 
 
-def _of_store(spark: SparkSession, place: Place) -> Subject:
+def _of_store(spark: SparkSession, store: SparkStore) -> Subject:
     register(spark)
-    with place.open_existing() as backend:
-        before = Survey.of(place, backend, is_journal=True)
-    stored = _stored_jobs(spark, place).localCheckpoint()
-    with place.open_existing() as backend:
-        after = Survey.of(place, backend, is_journal=True)
-        archive = backend.get_archive()
-    # Every check reads it; from the store that would be slow, and a burden to it.
-    events = _read(spark, place).load().where(f"seq <= {after.last}").persist(StorageLevel.DISK_ONLY)
+    with store.open_existing() as backend:
+        before = Survey.of(store, backend, is_journal=True)
+    stored = _stored_jobs(spark, store).localCheckpoint()
+    with store.open_existing() as backend:
+        after = Survey.of(store, backend, is_journal=True)
+        archive = backend.journal.get_archive()
+    # Every check reads it; reading it from the store each time would be slow and load the store.
+    events = _read(spark, store).option("maxSeq", after.last).load().persist(StorageLevel.DISK_ONLY)
     return Subject(events, stored, {after.source: archive}, {before.source: before.last})
 
 
-def _stored_jobs(spark: SparkSession, place: Place) -> DataFrame:
+def _stored_jobs(spark: SparkSession, store: SparkStore) -> DataFrame:
     names = {"source", "id", "retry", *STATE, *ORIGIN}
     wanted = ", ".join(f"`{each.name}` {each.type}" for each in JOBS.columns if each.name in names)
-    jobs = _read(spark, place).option("table", "jobs").schema(wanted).load()
+    jobs = _read(spark, store).option("table", "jobs").schema(wanted).load()
     others = sorted(names - {"id", "retry", "max_attempts"})
     return jobs.selectExpr("id AS job_id", "retry.max_attempts AS max_attempts", *others)
 
 
-def _read(spark: SparkSession, place: Place) -> DataFrameReader:
-    return spark.read.format("penstock").option("url", place.address)
+def _read(spark: SparkSession, store: SparkStore) -> DataFrameReader:
+    return spark.read.format("penstock").option("url", store.url)

@@ -1,7 +1,7 @@
-"""What the order of all rows decides: the numbers are dense (2) and time does not go back (25).
+"""Invariants of the whole journal: `seq` has no gaps (2) and time does not go back (25).
 
-A window over a whole journal would be one task. The rows are cut into stretches of their numbers instead: each stretch
-is checked by itself, given what the stretches before it reached.
+A window over a whole journal would be one task. So the rows are divided into ranges of `seq`, and each range is checked by
+itself, given the maxima of the ranges before it.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from pyspark.sql import functions as F
 
 from penstock.job import JournalArchive
 from penstock.spark.auditing._words import Check, no_violations, row_text, said, violations
-from penstock.spark.transforms._rows import number_of
+from penstock.spark.transforms.rows import number_of
 
 __all__ = ["sequence_checks"]
 
-_STRETCH: Final = 100_000
+_RANGE: Final = 100_000
 _COLUMNS: Final = ("source", "seq", "job_id", "n", "verb", "from_status", "status", "attempt", "assignee_id")
 _STORE: Final = "xxhash64(source) AS store"
 
 
 def sequence_checks(events: DataFrame, archived: Mapping[str, JournalArchive], slack: timedelta) -> DataFrame:
-    """Return where numbers are missing or stand twice, and where time goes back by more than `slack`."""
-    # Only what is compared is sorted; the few rows that are wrong are looked up afterwards.
+    """Return where a `seq` is missing or occurs twice, and where time goes back by more than `slack`."""
+    # Only the compared columns are sorted; the few wrong rows are joined afterwards.
     rows = events.selectExpr(
-        _STORE, "seq", "recorded_at", f"CAST(floor(seq / {_STRETCH}) AS bigint) AS stretch"
+        _STORE, "seq", "recorded_at", f"CAST(floor(seq / {_RANGE}) AS bigint) AS seq_range"
     )
-    reached = rows.groupBy("store", "stretch").agg(
+    reached = rows.groupBy("store", "seq_range").agg(
         F.expr("max(seq) AS top"), F.expr("max(recorded_at) AS latest")
     )
-    earlier = "(PARTITION BY store ORDER BY stretch ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+    earlier = "(PARTITION BY store ORDER BY seq_range ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
     start = reached.selectExpr(
         "store",
-        "stretch",
+        "seq_range",
         f"max(top) OVER {earlier} AS top_before",
         f"max(latest) OVER {earlier} AS latest_before",
     )
-    inside = "PARTITION BY store, stretch ORDER BY seq"
+    inside = "PARTITION BY store, seq_range ORDER BY seq"
     placed = (
         rows.selectExpr(
             "*",
             f"lag(seq) OVER ({inside}) AS previous",
             f"max(recorded_at) OVER ({inside} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS latest_inside",
         )
-        .join(F.broadcast(start), ["store", "stretch"], "inner")
+        .join(F.broadcast(start), ["store", "seq_range"], "inner")
         .selectExpr(
             "store",
             "seq",
@@ -60,10 +60,10 @@ def sequence_checks(events: DataFrame, archived: Mapping[str, JournalArchive], s
     wrong = placed.where(f"gap <> 0 OR {goes_back}").localCheckpoint()
     if wrong.isEmpty():
         return no_violations(events)
-    return _told(wrong, events, archived, goes_back)
+    return _explained(wrong, events, archived, goes_back)
 
 
-def _told(
+def _explained(
     wrong: DataFrame, events: DataFrame, archived: Mapping[str, JournalArchive], goes_back: str
 ) -> DataFrame:
     running = "(PARTITION BY store ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"

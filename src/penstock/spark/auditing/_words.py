@@ -1,7 +1,7 @@
-"""What a violation says: one frame of six columns, made from pairs of conditions and texts.
+"""Violations as a DataFrame of six columns, made from conditions and texts.
 
-Everything is SQL in texts: a column made of functions is a call into the JVM for each of them, some twenty thousand for
-an audit, and took longer than the queries on a small journal.
+Everything is SQL text: columns built of functions took a call into the JVM per function, about twenty thousand per audit,
+and more time than the queries on a small journal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
-from penstock.spark.transforms._rows import quoted
+from penstock.spark.transforms.rows import quoted
 
 __all__ = ["COLUMNS", "Check", "any_broken", "no_violations", "row_text", "said", "two_rows", "violations"]
 
@@ -20,7 +20,7 @@ _NONE: Final = "invariant int, source string, job_id string, attempt int, seq bi
 
 
 class Check(NamedTuple):
-    """The number of an invariant, when it is broken, what to say, and the rows that show it."""
+    """The number of an invariant, the condition that violates it, the text, and the rows that show it."""
 
     invariant: int
     condition: str
@@ -29,12 +29,12 @@ class Check(NamedTuple):
 
 
 def any_broken(checks: Sequence[Check]) -> str:
-    """Return the condition that a row breaks something."""
+    """Return the condition that a row violates one of the checks."""
     return " OR ".join(f"coalesce({each.condition}, false)" for each in checks)
 
 
 def violations(rows: DataFrame, checks: Sequence[Check]) -> DataFrame:
-    """Return a row for every check that a row breaks; the rows have `source, job_id, attempt, seq`."""
+    """Return one row per check that a row violates; the rows have `source, job_id, attempt, seq`."""
     each = ", ".join(
         f"CASE WHEN coalesce({check.condition}, false) THEN named_struct('invariant', {check.invariant},"
         f" 'detail', concat({check.said}, ' [', {check.shown}, ']')) END"
@@ -47,12 +47,12 @@ def violations(rows: DataFrame, checks: Sequence[Check]) -> DataFrame:
 
 
 def no_violations(rows: DataFrame) -> DataFrame:
-    """Return what rows that are in order give."""
+    """Return no violations, as a DataFrame."""
     return rows.sparkSession.createDataFrame([], _NONE)
 
 
 def said(*parts: str) -> str:
-    """Return a text: literal words and columns by turns."""
+    """Return the expression for a text of alternating literals and columns."""
     texts = (
         f"coalesce(CAST({part} AS string), 'nothing')" if place % 2 else quoted(part)
         for place, part in enumerate(parts)
@@ -61,12 +61,12 @@ def said(*parts: str) -> str:
 
 
 def two_rows(earlier: str) -> str:
-    """Return an earlier row and this one in a few words each."""
+    """Return the expression for a short text of an earlier row and this one."""
     return f"concat_ws('; ', {row_text(earlier)}, {row_text()})"
 
 
 def row_text(prefix: str = "") -> str:
-    """Return a journal row in a few words; null where there is no row."""
+    """Return the expression for a short text of a journal row; null if there is no row."""
     p = prefix
     return (
         f"CASE WHEN {p}seq IS NOT NULL THEN concat('seq ', {p}seq, ', n ', {p}n, ': ', {p}verb, ' ',"

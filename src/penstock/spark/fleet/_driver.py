@@ -1,7 +1,7 @@
-"""The driver of a fleet: starts its tasks, keeps its light on, and puts it out.
+"""The driver of a fleet: starts its tasks, sends heartbeats for the owner row they poll, and removes that row to end them.
 
-Each task is a Spark job of its own. In one job with many tasks, Spark would end all of them as soon as one was lost for
-good: with the first crash of a local session.
+Each task is a Spark job of its own. In one job with many tasks, Spark would end all of them as soon as one has failed too
+often, which in a local session is its first crash.
 """
 
 from __future__ import annotations
@@ -12,58 +12,58 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import Final
 
-import msgspec
 from py4j.protocol import Py4JError
 from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.app import App
-from penstock.backends.base import Backend
-from penstock.connection import default_url, open_backend
-from penstock.errors import BackendError, InvalidArgumentError, PenstockError, shown
+from penstock.app.task import Isolation
+from penstock.backends import Backend
+from penstock.backends.drivers import default_url, open_backend
+from penstock.backends.engine import arguments
+from penstock.durations import Duration, duration
+from penstock.errors import BackendError, InvalidArgumentError, PenstockError, invalid
 from penstock.job import JobStats
 from penstock.lifecycle import Verb
-from penstock.policy import duration
+from penstock.liveness import Heartbeat, Owner
 from penstock.spark._faults import check_running, is_stopped, short
 from penstock.spark._parcel import pack
-from penstock.spark._places import Place
-from penstock.spark.fleet._task import SCHEMA, Order, Outcome, carry_out
-from penstock.task import Isolation
-from penstock.worker._signals import stopping_on_signals
-from penstock.worker.worker import MOST_SLOTS, checked_tasks, checked_texts, checked_whole
+from penstock.spark._report import Report
+from penstock.spark.fleet._task import SCHEMA, TaskOrder, TaskOutcome, run_task
+from penstock.spark.stores import store_at
+from penstock.worker.arguments import MAX_SLOTS, checked_tasks, checked_whole
+from penstock.worker.signals import stopping_on_signals
 
 __all__ = ["FleetReport", "run_fleet"]
 
 logger = logging.getLogger("penstock")
 
-MOST_TASKS: Final = 1_000
-#: How often a task is begun again after Spark has given it up; it may have tried several times before.
-MOST_LOSSES: Final = 3
-LOOK_SECONDS: Final = 0.2
-SHOW_SECONDS: Final = 1.0
-#: How long a task may take to end beyond the grace of its jobs: they are killed, and reported.
+MAX_TASKS: Final = 1_000
+#: How often a task is started again after Spark has given it up, each time after attempts of its own.
+MAX_LOSSES: Final = 3
+POLL_SECONDS: Final = 0.2
+PROGRESS_SECONDS: Final = 1.0
+#: How long a task may take to end after the grace of its jobs, in which they are killed and reported.
 END_SECONDS: Final = 45.0
 CANCEL_SECONDS: Final = 30.0
-BEATS_PER_LIVENESS: Final = 3
 _PAGE: Final = 1_000
-#: What a task could not do may be of these kinds here, too.
-_KINDS: Final[dict[str, type[PenstockError]]] = {
-    kind.__name__: kind for kind in (BackendError, InvalidArgumentError)
+#: Errors of a task that are raised as the same class here.
+_ERRORS: Final[dict[str, type[PenstockError]]] = {
+    each.__name__: each for each in (BackendError, InvalidArgumentError)
 }
 
 
-class FleetReport(msgspec.Struct, frozen=True):
+class FleetReport(Report, frozen=True):
     """What `run_fleet` did.
 
     Attributes:
         completed: jobs whose completion was accepted.
         failed: attempts whose failure was accepted; a job may have had several.
-        tasks: Spark tasks that worked and came to their end.
+        tasks: Spark tasks that ran to their end, without those that got no core before the fleet ended.
         seconds: how long it took.
     """
 
@@ -79,10 +79,10 @@ def run_fleet(
     tasks: int = 8,
     capacity: int = 4,
     until_idle: bool = True,
-    max_seconds: timedelta | float | None = 600.0,
+    max_seconds: Duration | None = 600.0,
     *,
     isolation: Isolation = "process",
-    grace: timedelta | float = 10.0,
+    grace: Duration = 10.0,
     types: Sequence[str] | None = None,
     tags: Sequence[str] = (),
     progress: Callable[[JobStats], None] | None = None,
@@ -92,22 +92,22 @@ def run_fleet(
         run_fleet(spark, app, tasks=8, capacity=4)
 
     Handlers run where the executors are, as under `penstock worker`: jobs are held while they run, reports are fenced
-    by their attempt, time limits and cancellations hold, and what a killed task or executor held comes back by itself.
-    An app in a module is imported there; one of a script or a notebook is sent along.
+    by their attempt, time limits and cancellations apply, and the jobs of a killed task or executor are reclaimed.
+    An app in a module is imported there; one of a script or a notebook is pickled.
 
-    In the main thread SIGTERM and SIGINT end the fleet: the first lets running jobs finish within the grace and hands
-    back the rest, uncounted; the second ends its Spark jobs at once.
+    In the main thread SIGTERM and SIGINT end the fleet: the first signal lets running jobs finish within the grace and
+    releases the rest, uncounted; the second cancels its Spark jobs at once.
 
     Args:
         spark: the session; local, on a cluster, or on Connect.
         app: whose handlers. Its store is SQLite, if every executor sees the file, or PostgreSQL.
-        tasks: Spark tasks, 1 to 1,000. Those for which the cluster has no room wait for their turn.
-        capacity: jobs at a time in each of them.
+        tasks: Spark tasks, 1 to 1,000. Those for which the cluster has no free core wait.
+        capacity: concurrent jobs per task.
         until_idle: return when no job of its types is ready, running or waiting for a retry; else work until
-            `max_seconds`, or for ever.
-        max_seconds: after which no job is begun; None is never.
+            `max_seconds`, or until stopped.
+        max_seconds: after which no job is started; None is never.
         isolation: "process": each job in a process of its own below its task, which can be ended; "thread": on a thread
-            of the task, which is quicker for very short jobs. A task of the app may decide for itself.
+            of the task, which is quicker for very short jobs. A task of the app may name its own.
         grace: how long running jobs may go on when the fleet ends, in seconds or a timedelta.
         types: only these of the app's types; None is all.
         tags: only jobs that have all of these.
@@ -119,24 +119,23 @@ def run_fleet(
         PenstockError: no task could work, for example because executors cannot import the app; says why.
     """
     if not isinstance(app, App):
-        raise InvalidArgumentError(f"app must be an App, got {shown(app)}", field="app", value=app)
+        raise invalid("app", "an App", app)
     url = app.url if app.url is not None else default_url()
-    place = Place.of(url)
+    store = store_at(url)
     fleet = _Fleet(
         spark,
         app,
-        checked_whole("tasks", tasks, 1, MOST_TASKS),
+        checked_whole("tasks", tasks, 1, MAX_TASKS),
         None if max_seconds is None else duration(max_seconds, "max_seconds", positive=True).total_seconds(),
-        Order(
+        TaskOrder(
             name="",
-            lamp="",
+            owner_id="",
             parcel=pack(app),
-            url=place.url if place.kind == "sqlite" else url,  # a file's path is absolute in the former
-            place=place,
-            capacity=checked_whole("capacity", capacity, 1, MOST_SLOTS),
+            store=store,
+            capacity=checked_whole("capacity", capacity, 1, MAX_SLOTS),
             isolation=isolation,
             types=tuple(checked_tasks(app, types, isolation)),
-            tags=checked_texts("tags", tags),
+            tags=arguments.tags(tags),
             until_idle=bool(until_idle),
             seconds=None,
             grace=duration(grace, "grace").total_seconds(),
@@ -144,9 +143,7 @@ def run_fleet(
         progress,
     )
     if progress is not None and not callable(progress):
-        raise InvalidArgumentError(
-            f"progress must be a function, got {shown(progress)}", field="progress", value=progress
-        )
+        raise invalid("progress", "a function", progress)
     check_running(spark)
     return fleet.run()
 
@@ -160,7 +157,7 @@ class _Fleet:
         app: App,
         tasks: int,
         seconds: float | None,
-        order: Order,
+        order: TaskOrder,
         progress: Callable[[JobStats], None] | None,
     ) -> None:
         self._spark = spark
@@ -173,56 +170,66 @@ class _Fleet:
         self._tag = f"penstock-fleet-{self.name.partition(':')[2]}"
         self._is_remote = "connect" in type(spark).__module__
         #: False is a request to stop, True the end of a task's thread.
-        self._news: SimpleQueue[bool] = SimpleQueue()
+        self._signals: SimpleQueue[bool] = SimpleQueue()
         self._ends_at: float | None = None
         self._is_stopping = False
         self._lock = threading.Lock()
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[TaskOutcome] = []
         self._losses: list[BaseException] = []
-        self._lamp = ""
-        self._wants_beat = threading.Event()
+        #: The driver's owner row: tasks work while it exists.
+        self._owner: Owner | None = None
+        self._heartbeat: Heartbeat | None = None
         self._beaten = threading.Condition()
         self._beats = 0
-        #: Some task was sent out again and its first outcome is not among the outcomes.
+        #: A task was started again, so its first outcome is not among the outcomes.
         self._is_repeated = False
 
     def run(self) -> FleetReport:
         began = time.monotonic()
         self._ends_at = None if self._seconds is None else began + self._seconds
         with self._open_store() as backend:
-            first = backend.journal_span()[1]
-            self._lamp = backend.open_owner()
+            first = backend.journal.span()[1]
+            self._owner = Owner(backend)
+            self._heartbeat = Heartbeat(
+                "fleet-beat", backend, self._beat, label="the heartbeat of the fleet's driver", log=logger
+            )
+            self._heartbeat.start()
             try:
-                with stopping_on_signals(lambda: self._news.put(False)):
+                with stopping_on_signals(lambda: self._signals.put(False)):
                     self._start()
-                    self._lead(backend)
+                    self._wait(backend)
             finally:
-                self._put_out(backend)
-            worked = [outcome for outcome in self._outcomes if not outcome.error]
-            self._complain(worked)
-            completed, failed = self._counts(backend, first, worked)
-        return FleetReport(completed, failed, len(worked), time.monotonic() - began)
+                self._end_owner()
+            ended = [outcome for outcome in self._outcomes if not outcome.error]
+            self._check_outcomes(ended)
+            completed, failed = self._counts(backend, first, ended)
+        tasks = sum(outcome.began for outcome in ended)
+        return FleetReport(completed, failed, tasks, time.monotonic() - began)
+
+    @property
+    def _owner_id(self) -> str:
+        return "" if self._owner is None else self._owner.id
 
     def _open_store(self) -> Backend:
-        return open_backend(**{**self._app.connection(), "url": self._order.url})
+        return open_backend(**{**self._app.connection(), "url": self._order.store.url})
 
     # -- tasks --------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         for number in range(self._tasks):
-            target = inheritable_thread_target(self._spark)(self._keep)
+            target = inheritable_thread_target(self._spark)(self._supervise)
             threading.Thread(
                 target=target, args=(number,), name=f"penstock-fleet-{number}", daemon=True
             ).start()
 
-    def _keep(self, number: int) -> None:
-        """See a task through; begin it again if it was lost."""
+    def _supervise(self, number: int) -> None:
+        """Run a task to its end; start it again if it was lost."""
         losses = 0
         try:
-            while not self._is_stopping and losses <= MOST_LOSSES:
-                lamp = self._lamp
+            while not self._is_stopping and losses <= MAX_LOSSES:
+                owner_id = self._owner_id
                 try:
-                    outcome = self._submit(number, lamp)
+                    outcome = self._run_task(number, owner_id)
                 except (PySparkException, Py4JError) as error:
                     losses += 1
                     with self._lock:
@@ -230,13 +237,13 @@ class _Fleet:
                     if not self._is_stopping:
                         logger.warning("task %d of the fleet was lost: %s", number, short(error))
                     continue
-                if outcome.was_told and not self._is_stopping and not self._is_late():
-                    # The light went out although nobody wanted it: this process was frozen, or away from the store.
+                if outcome.was_stopped and not self._is_stopping and not self._is_late():
+                    # The owner row expired without a stop request: this process was frozen, or cut off from the store.
                     self._is_repeated = True
-                    if not self._is_lit_again(lamp):
+                    if not self._has_new_owner(owner_id):
                         losses += 1
                         with self._lock:
-                            self._losses.append(PenstockError(self._unseen()))
+                            self._losses.append(PenstockError(self._other_store()))
                     continue
                 with self._lock:
                     self._outcomes.append(outcome)
@@ -247,46 +254,46 @@ class _Fleet:
             with self._lock:
                 self._losses.append(error)
         finally:
-            self._news.put(True)
+            self._signals.put(True)
 
-    def _is_lit_again(self, lamp: str) -> bool:
-        """Wait for the next beat, which lights another lamp if this one is out; return whether it was."""
+    def _has_new_owner(self, owner_id: str) -> bool:
+        """Wait for the next heartbeat, which makes a new owner row if this one expired; return whether it did."""
         with self._beaten:
             before = self._beats
-            while self._lamp == lamp and self._beats == before and not self._is_stopping:
-                self._wants_beat.set()
-                self._beaten.wait(LOOK_SECONDS)
-        return self._lamp != lamp or self._is_stopping
+            while self._owner_id == owner_id and self._beats == before and not self._is_stopping:
+                if self._heartbeat is not None:
+                    self._heartbeat.beat_now()
+                self._beaten.wait(POLL_SECONDS)
+        return self._owner_id != owner_id or self._is_stopping
 
-    def _unseen(self) -> str:
-        return f"the executor does not find this fleet in {self._order.place.shown}: is that the same store there?"
+    def _other_store(self) -> str:
+        return f"the executor does not find this fleet in {self._order.store.location}: is that the same store there?"
 
-    def _submit(self, number: int, lamp: str) -> Outcome:
+    def _run_task(self, number: int, owner_id: str) -> TaskOutcome:
         left = None if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
-        order = self._order._replace(name=f"{self.name}:{number}", lamp=lamp, seconds=left)
+        order = self._order._replace(name=f"{self.name}:{number}", owner_id=owner_id, seconds=left)
         if self._is_remote:
             self._spark.addTag(self._tag)
         else:
             self._spark.sparkContext.addJobTag(self._tag)
-        frame = self._spark.range(0, 1, 1, 1).mapInArrow(lambda batches: carry_out(order, batches), SCHEMA)
+        frame = self._spark.range(0, 1, 1, 1).mapInArrow(lambda batches: run_task(order, batches), SCHEMA)
         (row,) = frame.collect()
-        return Outcome(*row)
+        return TaskOutcome(*row)
 
-    # -- leading ------------------------------------------------------------------------------------------------
+    # -- waiting ------------------------------------------------------------------------------------------------
 
     def _is_late(self) -> bool:
         return self._ends_at is not None and time.monotonic() >= self._ends_at
 
-    def _lead(self, backend: Backend) -> None:
-        """Wait for all tasks; end them when it is time, or when asked to."""
+    def _wait(self, backend: Backend) -> None:
+        """Wait for all tasks; end them when the time is up or a stop is requested."""
         left, stops = self._tasks, 0
         give_up_at = float("inf")
         is_cancelled = False
-        beat_at = show_at = 0.0
-        beat_seconds = backend.liveness.total_seconds() / BEATS_PER_LIVENESS
+        progress_at = 0.0
         while left:
             try:
-                if self._news.get(timeout=LOOK_SECONDS):
+                if self._signals.get(timeout=POLL_SECONDS):
                     left -= 1
                     continue
                 stops += 1
@@ -295,7 +302,7 @@ class _Fleet:
             now = time.monotonic()
             if not self._is_stopping and (stops or self._is_late()):
                 self._is_stopping = True
-                self._put_out(backend)
+                self._end_owner()
                 give_up_at = now + self._order.grace + END_SECONDS
             if stops > 1 or now >= give_up_at:
                 if is_cancelled:
@@ -303,43 +310,39 @@ class _Fleet:
                     return
                 self._cancel()
                 is_cancelled, stops, give_up_at = True, 1, now + CANCEL_SECONDS
-            if not self._is_stopping and (now >= beat_at or self._wants_beat.is_set()):
-                self._wants_beat.clear()
-                beat_at = now + beat_seconds
-                self._beat(backend)
-            if self._progress is not None and now >= show_at:
-                show_at = now + SHOW_SECONDS
-                self._show(backend, self._progress)
+            if self._progress is not None and now >= progress_at:
+                progress_at = now + PROGRESS_SECONDS
+                self._report_progress(backend, self._progress)
 
-    def _beat(self, backend: Backend) -> None:
-        try:
-            if not backend.beat_owner(self._lamp):
-                self._lamp = backend.open_owner()
-        except PenstockError as error:
-            logger.warning("the fleet's driver could not beat; it is tried again: %s", error)
-            return
+    def _beat(self) -> None:
+        """Send a heartbeat, and wake the threads of tasks that wait for one."""
+        if self._owner is not None:
+            self._owner.beat()
         with self._beaten:
             self._beats += 1
             self._beaten.notify_all()
 
     @staticmethod
-    def _show(backend: Backend, progress: Callable[[JobStats], None]) -> None:
+    def _report_progress(backend: Backend, progress: Callable[[JobStats], None]) -> None:
         try:
             stats = backend.get_job_stats()
         except PenstockError as error:
-            logger.warning("statistics are not to be had: %s", error)
+            logger.warning("statistics cannot be read: %s", error)
         else:
             progress(stats)
 
-    def _put_out(self, backend: Backend) -> None:
-        """Tell all tasks that the fleet is over."""
+    def _end_owner(self) -> None:
+        """Remove the owner row, which ends all tasks."""
         try:
-            backend.close_owner(self._lamp)
-        except PenstockError as error:  # they find out by themselves: nobody beats for it any more
-            logger.warning("the fleet's end could not be told: %s", error)
+            if self._heartbeat is not None:
+                self._heartbeat.stop()
+            if self._owner is not None:
+                self._owner.close()
+        except PenstockError as error:  # the row expires without heartbeats
+            logger.warning("the fleet's owner row could not be removed, and will expire: %s", error)
 
     def _cancel(self) -> None:
-        logger.warning("the Spark jobs of the fleet are cancelled; what they held comes back by itself")
+        logger.warning("the Spark jobs of the fleet are cancelled; their running jobs will be reclaimed")
         if self._is_remote:
             self._spark.interruptTag(self._tag)
         else:
@@ -347,20 +350,20 @@ class _Fleet:
 
     # -- the end ------------------------------------------------------------------------------------------------
 
-    def _complain(self, worked: list[Outcome]) -> None:
-        """Raise if nobody worked; else say who could not.
+    def _check_outcomes(self, ended: list[TaskOutcome]) -> None:
+        """Raise if no task worked; else log why some could not.
 
         Raises:
-            PenstockError: says what went wrong.
+            PenstockError: no task worked; says why.
         """
         refusals = {outcome.error: outcome.kind for outcome in self._outcomes if outcome.error}
-        if worked or (self._is_stopping and not refusals):
+        if ended or (self._is_stopping and not refusals):
             for text in refusals:
                 logger.warning("a task of the fleet could not work: %s", text)
             return
         if refusals:
             text, kind = next(iter(refusals.items()))
-            raise _KINDS.get(kind, PenstockError)(f"no task of the fleet could work: {text}")
+            raise _ERRORS.get(kind, PenstockError)(f"no task of the fleet could work: {text}")
         cause = self._losses[-1]
         if is_stopped(self._spark):
             raise PenstockError("the Spark session was stopped while the fleet worked") from cause
@@ -368,17 +371,17 @@ class _Fleet:
         hint = ": install Penstock on the executors" if "No module named 'penstock" in str(cause) else ""
         raise PenstockError(f"every task of the fleet was lost; the last one: {text}{hint}") from cause
 
-    def _counts(self, backend: Backend, first: int, worked: list[Outcome]) -> tuple[int, int]:
+    def _counts(self, backend: Backend, first: int, ended: list[TaskOutcome]) -> tuple[int, int]:
         """Return how many completions and failures were accepted.
 
-        Tasks have counted theirs. One that was killed has told nobody, but the journal knows who did what.
+        Tasks count their own. Those of a killed task are counted from the journal, which has the name of the worker.
         """
-        is_whole = len(worked) == self._tasks and not self._losses and not self._is_repeated
+        is_whole = len(ended) == self._tasks and not self._losses and not self._is_repeated
         is_speculative = (
             not is_stopped(self._spark) and self._spark.conf.get("spark.speculation", "false") == "true"
         )
-        if is_whole and not is_speculative and not any(outcome.attempt for outcome in worked):
-            return sum(each.completed for each in worked), sum(each.failed for each in worked)
+        if is_whole and not is_speculative and not any(outcome.attempt for outcome in ended):
+            return sum(each.completed for each in ended), sum(each.failed for each in ended)
         counts: Counter[str] = Counter()
         while rows := backend.read_journal(after=first, limit=_PAGE):
             first = rows[-1].seq

@@ -1,7 +1,7 @@
-"""What a Spark task of a fleet does: it is a worker until nothing is left to do, or the fleet is over.
+"""A Spark task of a fleet: a worker that runs until the queue is idle or the fleet ends.
 
-Whether the fleet goes on is asked of the store: its driver keeps a liveness row there, removes it to end the fleet, and
-loses it by dying. So no port has to be open between executors and driver but Spark's own.
+The task polls the store for the owner row of the fleet's driver. The driver removes that row to end the fleet, and the row
+expires when the driver dies. So executors and driver need no open port besides Spark's own.
 """
 
 from __future__ import annotations
@@ -17,47 +17,49 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from penstock.app import App
-from penstock.backends.base import Backend
+from penstock.app.task import Isolation, Task
+from penstock.backends import Backend
 from penstock.errors import PenstockError
 from penstock.spark._parcel import Parcel, shipped_origin
-from penstock.spark._places import Place
-from penstock.task import Isolation, Task
+from penstock.spark.stores import SparkStore
 from penstock.worker import Worker
-from penstock.worker._origin import Origin
+from penstock.worker.origin import Origin
 
-__all__ = ["SCHEMA", "Order", "Outcome", "carry_out"]
+__all__ = ["SCHEMA", "TaskOrder", "TaskOutcome", "run_task"]
 
 logger = logging.getLogger("penstock")
 
-LOOK_SECONDS: Final = 0.5
-SCHEMA: Final = "attempt int, completed long, failed long, was_told boolean, error string, kind string"
+POLL_SECONDS: Final = 0.5
+SCHEMA: Final = (
+    "attempt int, completed long, failed long, was_stopped boolean, began boolean, error string, kind string"
+)
 _ARROW: Final = pa.schema(
     [
         pa.field("attempt", pa.int32()),
         pa.field("completed", pa.int64()),
         pa.field("failed", pa.int64()),
-        pa.field("was_told", pa.bool_()),
+        pa.field("was_stopped", pa.bool_()),
+        pa.field("began", pa.bool_()),
         pa.field("error", pa.string()),
         pa.field("kind", pa.string()),
     ]
 )
 
 
-class Order(NamedTuple):
-    """What a task is to do.
+class TaskOrder(NamedTuple):
+    """The arguments of a task.
 
     Attributes:
-        name: by which the store knows it, but for the number of its Spark task.
-        lamp: the driver's liveness row: no light, no fleet.
-        url: of the store; the place is the same, for those who look at files.
-        seconds: after which it ends in any case.
+        name: of the task's worker; the id of the Spark task attempt is added to it.
+        owner_id: the owner row of the fleet's driver; the task ends when that row is gone.
+        store: where the jobs are.
+        seconds: after which the task ends in any case.
     """
 
     name: str
-    lamp: str
+    owner_id: str
     parcel: Parcel
-    url: str
-    place: Place
+    store: SparkStore
     capacity: int
     isolation: Isolation
     types: tuple[str, ...]
@@ -67,12 +69,13 @@ class Order(NamedTuple):
     grace: float
 
 
-class Outcome(NamedTuple):
-    """What became of a task.
+class TaskOutcome(NamedTuple):
+    """How a task ended.
 
     Attributes:
-        attempt: how many times Spark had tried it before.
-        was_told: it ended because the fleet did.
+        attempt: Spark's attempts of it before this one.
+        was_stopped: it ended because the driver's owner row was gone, or its time was up.
+        began: the fleet was still running when Spark started the task.
         error: why it could not work; empty if it could.
         kind: the class of that error.
     """
@@ -80,53 +83,52 @@ class Outcome(NamedTuple):
     attempt: int
     completed: int = 0
     failed: int = 0
-    was_told: bool = False
+    was_stopped: bool = False
+    began: bool = True
     error: str = ""
     kind: str = ""
 
 
-def carry_out(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Work as the order says, and give one row. Our errors are told in it: Spark would try them again and again."""
-    from pyspark import TaskContext  # noqa: PLC0415  # there is one only in a task
+def run_task(order: TaskOrder, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run a task and yield its outcome as one row. Penstock's errors are in the row, since Spark would retry raised ones."""
+    from pyspark import TaskContext  # noqa: PLC0415  # exists in tasks only
 
     for _ in batches:
-        pass  # one row, which says nothing
+        pass  # one row without a meaning
     context: Any = TaskContext.get()
     attempt = context.attemptNumber()
     name = f"{order.name}:{context.taskAttemptId()}"
     try:
         outcome = _work(order, name, attempt)
     except PenstockError as error:
-        outcome = Outcome(attempt, error=f"on {socket.gethostname()}: {error}", kind=type(error).__name__)
+        outcome = TaskOutcome(attempt, error=f"on {socket.gethostname()}: {error}", kind=type(error).__name__)
     yield pa.RecordBatch.from_pylist([outcome._asdict()], schema=_ARROW)
 
 
-def _work(order: Order, name: str, attempt: int) -> Outcome:
-    place = order.place
-    if place.kind == "sqlite":
-        place.check_file()
+def _work(order: TaskOrder, name: str, attempt: int) -> TaskOutcome:
+    store = order.store
+    store.check_visible()
     app = order.parcel.open()
-    # Many tasks share a server: one connection each is enough, since reports are batched and claims are too.
-    app.move_to(order.url, **({"pool_size": 1, "listen": False} if place.kind == "postgresql" else {}))
+    app.move_to(store.url, **store.driver.task_options)
     try:
         backend = app.queue.backend
-        if not backend.has_owner(order.lamp):
-            return Outcome(attempt, was_told=True)
-        if order.until_idle and not backend.has_work(order.types, order.tags):
-            return Outcome(attempt)  # it came too late; that need not cost a template
+        if not backend.owners.has(order.owner_id):
+            return TaskOutcome(attempt, was_stopped=True, began=False)
+        if order.until_idle and not backend.runtime.has_work(order.types, order.tags):
+            return TaskOutcome(attempt)  # started too late; saves a template process
         with shipped_origin(order.parcel) as origin:
             worker = _TaskWorker(app, order, name, origin)
-            with _looking(worker, backend, order) as was_told:
+            with _watching_driver(worker, backend, order) as was_stopped:
                 worker.run(until_idle=order.until_idle)
-        return Outcome(attempt, worker.completed, worker.failed, was_told.is_set())
+        return TaskOutcome(attempt, worker.completed, worker.failed, was_stopped.is_set())
     finally:
         app.close()
 
 
 class _TaskWorker(Worker):
-    """A worker whose app may have come by value."""
+    """A worker whose app may have been pickled into the task."""
 
-    def __init__(self, app: App, order: Order, name: str, origin: Origin | None) -> None:
+    def __init__(self, app: App, order: TaskOrder, name: str, origin: Origin | None) -> None:
         self._shipped = origin
         super().__init__(
             app,
@@ -143,27 +145,27 @@ class _TaskWorker(Worker):
 
 
 @contextmanager
-def _looking(worker: Worker, backend: Backend, order: Order) -> Iterator[threading.Event]:
-    """Stop the worker when the fleet is over; gives an event that says so."""
-    ended, was_told = threading.Event(), threading.Event()
+def _watching_driver(worker: Worker, backend: Backend, order: TaskOrder) -> Iterator[threading.Event]:
+    """Stop the worker when the fleet ends; the yielded event is set then."""
+    ended, was_stopped = threading.Event(), threading.Event()
     until = None if order.seconds is None else time.monotonic() + order.seconds
 
-    def look() -> None:
-        while not ended.wait(LOOK_SECONDS):
+    def poll() -> None:
+        while not ended.wait(POLL_SECONDS):
             try:
-                is_lit = backend.has_owner(order.lamp)
-            except PenstockError as error:  # nobody can say; the worker itself waits for the store
-                logger.warning("whether the fleet goes on is not known: %s", error)
-                is_lit = True
-            if not is_lit or (until is not None and time.monotonic() >= until):
-                was_told.set()
+                is_alive = backend.owners.has(order.owner_id)
+            except PenstockError as error:  # the worker waits for the store by itself
+                logger.warning("the fleet's driver cannot be checked for: %s", error)
+                is_alive = True
+            if not is_alive or (until is not None and time.monotonic() >= until):
+                was_stopped.set()
                 worker.stop()
                 return
 
-    thread = threading.Thread(target=look, name="penstock-fleet", daemon=True)
+    thread = threading.Thread(target=poll, name="penstock-fleet", daemon=True)
     thread.start()
     try:
-        yield was_told
+        yield was_stopped
     finally:
         ended.set()
         thread.join()

@@ -1,6 +1,6 @@
-"""The lake: the journal and what follows from it as Parquet tables in one folder."""
+"""The lake: the journal and tables derived from it, as Parquet files in one folder."""
 
-from penstock.spark.lake._reading import read_table
 from penstock.spark.lake._sync import SyncProgress, SyncReport, sync
+from penstock.spark.lake.reading import read_table
 
 __all__ = ["SyncProgress", "SyncReport", "read_table", "sync"]

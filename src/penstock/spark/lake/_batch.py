@@ -1,4 +1,4 @@
-"""What a batch holds, read from its files without Spark: a query takes longer than a look into a few columns."""
+"""Facts about a batch, read from a few columns of its files without Spark, whose queries would take longer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from penstock.job import FINAL
 from penstock.spark.lake._lookup import distinct
-from penstock.spark.transforms._rows import REPORTS, UNKNOWN
+from penstock.spark.transforms.rows import LOST, REPORTS
 
-__all__ = ["SMALL_BATCH", "Batch", "Named", "look_into"]
+__all__ = ["SMALL_BATCH", "Batch", "Named", "read_batch"]
 
 #: Journal rows up to which a batch is small.
 SMALL_BATCH: Final = 200_000
@@ -26,12 +26,12 @@ _IDS: Final = ("job_id", "n")
 
 
 class Named(NamedTuple):
-    """`source, job_id` of jobs that a batch names.
+    """`source, job_id` of the jobs in a batch.
 
     Attributes:
-        jobs: those that it speaks of.
-        waiting: those that come with it and wait for others.
-        awaited: those others.
+        jobs: those that have rows in it.
+        waiting: new jobs that have dependencies.
+        awaited: the dependencies.
     """
 
     jobs: pa.Table
@@ -40,15 +40,15 @@ class Named(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a batch holds, asked once, so that what it does not hold costs nothing.
+    """Facts about a batch, collected once, so that steps without any rows can be skipped.
 
     Attributes:
-        counts: by source, its rows.
+        counts: rows by source.
         first_hour: by source, the beginning of its first hour, in microseconds.
-        amendments: rows that tell what became of an attempt that was given up.
+        amendments: rows that report the end of a lost attempt.
         from_final: rows that start from a final status.
-        dependent: rows of jobs that wait for others.
-        named: the jobs that a small batch names; None for a large one.
+        dependent: rows of jobs with dependencies.
+        named: the jobs of a small batch; None for a large one.
     """
 
     counts: dict[str, int]
@@ -68,12 +68,12 @@ class Batch(NamedTuple):
 
     @property
     def about(self) -> int:
-        """About how many jobs it speaks of."""
+        """The estimated number of its jobs."""
         return self.rows // 3 + 1
 
 
-def look_into(paths: Iterable[Path]) -> Batch:
-    """Look through the files of journal rows, a piece at a time."""
+def read_batch(paths: Iterable[Path]) -> Batch:
+    """Read the facts from files of journal rows, in pieces."""
     files = [pq.ParquetFile(path) for path in paths]
     is_small = sum(file.metadata.num_rows for file in files) <= SMALL_BATCH
     counts: Counter[str] = Counter()
@@ -87,7 +87,7 @@ def look_into(paths: Iterable[Path]) -> Batch:
             for source, rows, earliest in _by_source(piece):
                 counts[source] += rows
                 first[source] = min(first.get(source, earliest), earliest)
-            known = pc.is_in(piece["from_status"], pa.array(sorted(map(str, UNKNOWN))))
+            known = pc.is_in(piece["from_status"], pa.array(sorted(map(str, LOST))))
             report = pc.is_in(piece["verb"], pa.array(sorted(map(str, REPORTS))))
             depends = pc.or_(_has_any(piece["after"]), _has_any(piece["after_any"]))
             found["amendments"] += _true(pc.and_(known, report))

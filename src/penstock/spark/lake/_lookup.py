@@ -1,7 +1,7 @@
-"""What the lake has of the jobs of a small batch: taken from its files without Spark, a piece at a time.
+"""Finding the rows of a small batch's jobs in the files of the lake without Spark, in pieces.
 
-A query that finds a few ids among many costs mostly what every query costs, and a batch would need one after the other.
-So Spark gets to see only the rows that a small batch speaks of.
+A Spark query for a few ids costs mostly its fixed overhead, and a batch would need several in sequence. So Spark gets only
+the rows of the batch's jobs.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-__all__ = ["MOST_ROWS", "distinct", "files_with", "jobs_of", "rows_with", "take_out"]
+__all__ = ["MAX_ROWS", "distinct", "files_with", "jobs_of", "rows_with", "take_out"]
 
-#: Rows of a table up to which one process looks through it; more are left to Spark, which has more hands.
-MOST_ROWS: Final = 20_000_000
+#: The maximum number of rows of a table to search in this process; larger tables are searched by Spark in parallel.
+MAX_ROWS: Final = 20_000_000
 _ROWS_AT_ONCE: Final = 100_000
 _JOB: Final = pa.schema([("source", pa.string()), ("job_id", pa.string())])
-_PLACE: Final = "place"
+_INDEX: Final = "index"
 
 
 def distinct(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return `source, job_id` of all tables, each once."""
+    """Return the distinct `source, job_id` of all tables."""
     both = pa.concat_tables([each.select(_JOB.names).cast(_JOB) for each in tables] or [_JOB.empty_table()])
     return both.group_by(_JOB.names).aggregate([]).select(_JOB.names)
 
 
 def files_with(paths: Iterable[Path], ids: pa.Table) -> list[Path]:
-    """Return the files that may have a row of one of the jobs; an id may be that of another source."""
+    """Return the files that may have a row of one of the jobs; only the id is compared, not the source."""
     wanted = ids["job_id"].combine_chunks()
     return [path for path in paths if any(True for _ in _hits(path, ["job_id"], "job_id", wanted))]
 
@@ -50,9 +50,9 @@ def rows_with(
         if next(iter(_hits(path, [column], column, wanted)), None) is None:
             continue
         pieces = []
-        for piece, places, named in _hits(path, columns, column, wanted):
-            pairs = pa.table([piece["source"].take(places), named], names=_JOB.names)
-            pieces.append(pa.Table.from_batches([piece]).take(_with_keys(pairs, places, ids)))
+        for piece, indices, named in _hits(path, columns, column, wanted):
+            pairs = pa.table([piece["source"].take(indices), named], names=_JOB.names)
+            pieces.append(pa.Table.from_batches([piece]).take(_with_keys(pairs, indices, ids)))
         rows = pa.concat_tables(pieces)
         if rows.num_rows:
             found.append((path, rows))
@@ -60,10 +60,10 @@ def rows_with(
 
 
 def take_out(path: Path, keys: pa.Table, rest: Path) -> tuple[pa.Table, int]:
-    """Return the rows of a file that have one of the keys, write the others into another, and return how many they are.
+    """Return the rows of a file that have one of the keys; write the others into `rest` and return their number.
 
     Args:
-        keys: in columns that the file has; the second of them tells most keys apart.
+        keys: columns of the file; the second one is the most selective.
     """
     file = pq.ParquetFile(path)
     wanted = keys[keys.column_names[1]].combine_chunks()
@@ -80,14 +80,14 @@ def take_out(path: Path, keys: pa.Table, rest: Path) -> tuple[pa.Table, int]:
     return pa.concat_tables(taken), left
 
 
-def _with_keys(rows: pa.Table, places: pa.Array, keys: pa.Table) -> pa.Array:
-    """Return the places of rows that have one of the keys, in order."""
-    found = rows.append_column(_PLACE, places).join(keys, keys.column_names, join_type="left semi")[_PLACE]
+def _with_keys(rows: pa.Table, indices: pa.Array, keys: pa.Table) -> pa.Array:
+    """Return the sorted indices of the rows that have one of the keys."""
+    found = rows.append_column(_INDEX, indices).join(keys, keys.column_names, join_type="left semi")[_INDEX]
     return pc.unique(found).sort()
 
 
 def jobs_of(trees: pa.Table) -> pa.Table:
-    """Return `source, job_id` of the jobs of trees."""
+    """Return `source, job_id` of the jobs in dependency trees."""
     rows = trees.combine_chunks()
     if not rows.num_rows:
         return _JOB.empty_table()
@@ -99,13 +99,13 @@ def jobs_of(trees: pa.Table) -> pa.Table:
 def _hits(
     path: Path, columns: Sequence[str], column: str, wanted: pa.Array
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array, pa.Array]]:
-    """Return pieces of a file that have wanted ids, with the places of their rows and the ids there."""
+    """Yield pieces of a file that contain wanted ids, with the indices of their rows and the ids."""
     for piece in pq.ParquetFile(path).iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
         values = piece[column]
-        places: pa.Array | None = None
+        indices: pa.Array | None = None
         if pa.types.is_list(values.type):
-            places, values = pc.list_parent_indices(values), pc.list_flatten(values)
+            indices, values = pc.list_parent_indices(values), pc.list_flatten(values)
         mask = pc.is_in(values, wanted)
         hits = pc.indices_nonzero(mask)
         if len(hits):
-            yield piece, hits if places is None else places.take(hits), values.take(hits)
+            yield piece, hits if indices is None else indices.take(hits), values.take(hits)

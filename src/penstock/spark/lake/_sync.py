@@ -1,8 +1,9 @@
-"""From the journal into the lake, incrementally and exactly once."""
+"""`sync`: copy the journal into the lake and update its tables, incrementally and exactly once."""
 
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import threading
 import time
@@ -14,13 +15,14 @@ import msgspec
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import BackendError, InvalidArgumentError, shown
-from penstock.spark._places import Place
+from penstock.errors import BackendError, invalid
 from penstock.spark._planning import Survey, by_source
+from penstock.spark._report import Report
 from penstock.spark._session import register
-from penstock.spark.lake._manifest import VERSION, LakeFolder, Manifest
 from penstock.spark.lake._tables import Sink, derive, stage_events
 from penstock.spark.lake._work import Work
+from penstock.spark.lake.manifest import VERSION, LakeFolder, Manifest
+from penstock.spark.stores import SparkStore, store_at
 from penstock.spark.tables import EVENTS, LAKE_TABLES
 
 __all__ = ["SyncProgress", "SyncReport", "sync"]
@@ -30,12 +32,12 @@ logger = logging.getLogger("penstock")
 _EVENTS_PER_BATCH: Final = 5_000_000
 
 
-class SyncReport(msgspec.Struct, frozen=True):
+class SyncReport(Report, frozen=True):
     """What a sync did.
 
     Attributes:
-        events: journal rows it moved.
-        batches: batches it committed.
+        events: journal rows that were added to the lake.
+        batches: batches that were committed.
         seconds: how long it took.
     """
 
@@ -45,12 +47,12 @@ class SyncReport(msgspec.Struct, frozen=True):
 
 
 class SyncProgress(msgspec.Struct, frozen=True):
-    """Where a sync is.
+    """The progress of a sync.
 
     Attributes:
-        step: the table it works on.
-        done: journal rows that are in the lake.
-        total: journal rows that it set out to move.
+        step: the table that is being updated.
+        done: journal rows of this sync that are in the lake.
+        total: journal rows that were behind when the sync began.
     """
 
     step: str
@@ -61,7 +63,7 @@ class SyncProgress(msgspec.Struct, frozen=True):
 Progress = Callable[[SyncProgress], None]
 
 
-class _Stretch(NamedTuple):
+class _JournalRange(NamedTuple):
     """Journal rows of one store: those above `after`, up to `upto`."""
 
     survey: Survey
@@ -82,37 +84,38 @@ def sync(
     sink: Sink | None = None,
     progress: Progress | None = None,
 ) -> SyncReport:
-    """Move what the journals of stores have gained into a lake, and bring its tables up to date.
+    """Add the new rows of the journals of stores to a lake, and update its tables.
 
-    Whatever happens, the lake holds the journal up to some row and tables that agree with it; another sync goes on from
-    there. The lake is a registered consumer of each store, so that nothing is archived there that it has not got.
+    At every moment the lake has each journal up to some row, and tables that are consistent with it; the next sync
+    continues there. The lake is a registered consumer of each store, so that no row is archived before it is in the lake.
 
     Args:
         spark: a session; driver and executors must see the folder.
         url: a store, or several.
         lake: the folder; it is made if it does not exist.
-        events_per_batch: journal rows that become part of the lake at once.
-        rebuild: make every table but `events` again, first.
-        continuous: go on until `stop` is set, looking for new rows every `interval` seconds. A store that is away for
-            some time is waited for; the report then lacks what was moved in the round that it broke.
-        sink: is told of the rows that a batch adds or changes, before it is committed: `sink(table, rows, number)`. A
-            batch that is repeated after a crash has the same number, but may be longer.
-        progress: is told what is done.
+        events_per_batch: the maximum number of journal rows per batch.
+        rebuild: first rebuild every table except `events`.
+        continuous: run until `stop` is set, polling for new rows every `interval` seconds. A store that cannot be reached
+            is polled again; the report then lacks the rows of the interrupted round.
+        sink: called with the rows that a batch adds or changes, before its commit: `sink(table, rows, number)`. A batch
+            that is repeated after a crash has the same number, but may have more rows.
+        progress: called before each step.
 
     Raises:
         InvalidArgumentError: not a url, not a lake, or two urls of one store.
-        BackendError: a store cannot be read, the lake is another pipeline's at the moment, is damaged, or was written by
-            a newer version. What was committed before stays.
+        BackendError: a store cannot be read, or the lake is locked by another pipeline, damaged, or written by a newer
+            version. Batches that were committed before stay.
     """
     started = time.perf_counter()
-    places = _places(url)
+    stores = _stores(url)
     _check_positive("events_per_batch", events_per_batch)
     _check_positive("interval", interval)
     register(spark)
-    folder = LakeFolder(lake)
     stopping = stop or threading.Event()
     events = batches = 0
-    _surveys(places)  # a wrong url makes no folder
+    _surveys(stores)  # before the folder is created: the url may be wrong
+    # A user who may read every one of the stores may read the lake.
+    folder = LakeFolder(lake, reduce(operator.and_, (store.file_mode() for store in stores)))
     folder.create()
     with folder.locked():
         current = folder.current()
@@ -123,19 +126,19 @@ def sync(
             runner.rebuild()
         while True:
             try:
-                moved = runner.run(_surveys(places), stopping)
+                moved = runner.run(_surveys(stores), stopping)
                 events += moved.events
                 batches += moved.batches
             except BackendError as error:
                 if not continuous or not error.retryable:
                     raise
-                logger.warning("the pipeline goes on: %s", error)
+                logger.warning("the pipeline will try again: %s", error)
             if not continuous or stopping.wait(interval):
                 return SyncReport(events, batches, time.perf_counter() - started)
 
 
 class _Runner:
-    """Works through batches on a lake that it has locked."""
+    """Adds batches to a locked lake."""
 
     def __init__(
         self,
@@ -160,20 +163,20 @@ class _Runner:
         total = sum(max(0, last - manifest.offsets.get(source, 0)) for source, last in targets.items())
         done = batches = 0
         while not stop.is_set():
-            stretches = self._next(surveys, manifest)
-            if not stretches:
+            ranges = self._next(surveys, manifest)
+            if not ranges:
                 break
-            manifest, moved = self._move(stretches, done, total)
+            manifest, moved = self._move(ranges, done, total)
             done += moved
             batches += 1
-            self._advance(stretches, consumer)
+            self._advance(ranges, consumer)
         if manifest.number == 0 and not stop.is_set():
-            Work(self._spark, self._folder, manifest).commit({}, {})  # folders without rows can be read, too
+            Work(self._spark, self._folder, manifest).commit({}, {})  # makes empty tables readable
         self._progress(SyncProgress("done", total, total))
         return SyncReport(done, batches, 0.0)
 
     def rebuild(self) -> None:
-        """Make all tables again from the events in the lake."""
+        """Rebuild all tables from the events in the lake."""
         before = self._folder.current()
         work = Work(self._spark, self._folder, before)
         for table in LAKE_TABLES.values():
@@ -189,19 +192,19 @@ class _Runner:
             )
         work.commit({}, {})
 
-    def _next(self, surveys: Iterable[Survey], manifest: Manifest) -> list[_Stretch]:
-        """Return the next rows of each store; the limit is shared by those that have some."""
+    def _next(self, surveys: Iterable[Survey], manifest: Manifest) -> list[_JournalRange]:
+        """Return the next rows of each store; the limit is divided among the stores that have new rows."""
         behind = [each for each in surveys if each.last > manifest.offsets.get(each.source, 0)]
         share = max(1, self._limit // max(1, len(behind)))
         found = []
         for survey in behind:
             after = manifest.offsets.get(survey.source, 0)
-            # What lies before the first row was archived.
+            # Rows before the first one were archived.
             begin = max(after, survey.first - 1)
-            found.append(_Stretch(survey, after, min(survey.last, begin + share)))
+            found.append(_JournalRange(survey, after, min(survey.last, begin + share)))
         return found
 
-    def _move(self, stretches: Sequence[_Stretch], done: int, total: int) -> tuple[Manifest, int]:
+    def _move(self, ranges: Sequence[_JournalRange], done: int, total: int) -> tuple[Manifest, int]:
         work = Work(self._spark, self._folder, self._folder.current())
 
         def step(name: str) -> None:
@@ -209,83 +212,80 @@ class _Runner:
 
         step("events")
         with _store_errors():
-            rows = reduce(DataFrame.unionByName, [self._read(stretch) for stretch in stretches])
+            rows = reduce(DataFrame.unionByName, [self._read(each) for each in ranges])
             stage_events(work, rows)
             if self._sink is not None:
                 self._sink("events", work.staged(EVENTS), work.number)
             counts = derive(work, work.staged_paths(EVENTS), self._sink, step)
         step("commit")
-        offsets = {each.survey.source: each.upto for each in stretches}
+        offsets = {each.survey.source: each.upto for each in ranges}
         hidden = {}
-        for each in stretches:
+        for each in ranges:
             source = each.survey.source
             missing = each.upto - each.after - counts.get(source, 0)
             if missing:
                 hidden[source] = min(
-                    work.before.hidden.get(source, 0) + missing, _archived(each.survey.place)
+                    work.before.hidden.get(source, 0) + missing, _archived(each.survey.store)
                 )
         return work.commit(offsets, hidden), sum(counts.values())
 
-    def _read(self, stretch: _Stretch) -> DataFrame:
-        place = stretch.survey.place
-        journal = self._spark.read.format("penstock").option("url", place.address).load()
-        return journal.where(f"seq > {stretch.after} AND seq <= {stretch.upto}")
+    def _read(self, rows: _JournalRange) -> DataFrame:
+        read = self._spark.read.format("penstock").option("url", rows.survey.store.url)
+        return read.option("minSeq", rows.after + 1).option("maxSeq", rows.upto).load()
 
     def _register(self, survey: Survey, manifest: Manifest, consumer: str) -> None:
         offset = manifest.offsets.get(survey.source, 0)
         if survey.last < offset:
             raise BackendError(
-                f"the journal of {survey.place.shown} ends at {survey.last}, but the lake has it up to {offset}:"
+                f"the journal of {survey.store.location} ends at {survey.last}, but the lake has it up to {offset}:"
                 " the store was restored from an older copy; sync it into a new lake"
             )
-        with survey.place.open_existing() as backend:
-            backend.register_consumer(consumer, seq=offset)
-            backend.advance_consumer(consumer, offset)
+        with survey.store.open_existing() as backend:
+            backend.journal.register_consumer(consumer, seq=offset)
+            backend.journal.advance_consumer(consumer, offset)
 
-    def _advance(self, stretches: Iterable[_Stretch], consumer: str) -> None:
-        for stretch in stretches:
-            with stretch.survey.place.open_existing() as backend:
-                backend.advance_consumer(consumer, stretch.upto)
+    def _advance(self, ranges: Iterable[_JournalRange], consumer: str) -> None:
+        for each in ranges:
+            with each.survey.store.open_existing() as backend:
+                backend.journal.advance_consumer(consumer, each.upto)
 
 
 class _store_errors:  # noqa: N801  # reads as a statement
-    """Turns what Spark says about a store that went away into what we say."""
+    """Raises an error of a store that Spark wraps as the original BackendError."""
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if isinstance(error, PySparkException) and "BackendError" in str(error):
-            told = [line for line in str(error).splitlines() if "BackendError: " in line]
-            text = told[-1].partition("BackendError: ")[2].strip() if told else "a store could not be read"
+            lines = [line for line in str(error).splitlines() if "BackendError: " in line]
+            text = lines[-1].partition("BackendError: ")[2].strip() if lines else "a store could not be read"
             raise BackendError(
                 f"{text}; the lake is as it was after its last batch", retryable=True
             ) from error
 
 
-def _surveys(places: Iterable[Place]) -> list[Survey]:
-    """Ask each store who it is and how far its journal reaches."""
+def _surveys(stores: Iterable[SparkStore]) -> list[Survey]:
+    """Return the id and the journal's range of each store."""
     found = []
-    for place in places:
-        with place.open_existing() as backend:
-            found.append(Survey.of(place, backend, is_journal=True))
+    for store in stores:
+        with store.open_existing() as backend:
+            found.append(Survey.of(store, backend, is_journal=True))
     return list(by_source(found).values())
 
 
-def _archived(place: Place) -> int:
-    """Return how many rows the store says it has archived. What else is missing from its journal was lost."""
-    with place.open_existing() as backend:
-        return backend.get_archive().rows
+def _archived(store: SparkStore) -> int:
+    """Return how many rows the store has archived; other missing rows were lost."""
+    with store.open_existing() as backend:
+        return backend.journal.get_archive().rows
 
 
-def _places(url: str | Sequence[str]) -> list[Place]:
+def _stores(url: str | Sequence[str]) -> list[SparkStore]:
     urls = [url] if isinstance(url, str) or not isinstance(url, Sequence) else list(url)
     if not urls or not all(isinstance(each, str) for each in urls):
-        raise InvalidArgumentError(
-            f"url must be the url of a store, or several, got {shown(url)}", field="url", value=url
-        )
-    return [Place.of(each) for each in urls]
+        raise invalid("url", "the url of a store, or several", url)
+    return [store_at(each) for each in urls]
 
 
 def _check_positive(name: str, value: float) -> None:
     if isinstance(value, bool) or not value > 0:
-        raise InvalidArgumentError(f"{name} must be above 0, got {shown(value)}", field=name, value=value)
+        raise invalid(name, "above 0", value)

@@ -1,8 +1,8 @@
-"""What a batch of journal rows does to each table.
+"""Updating each table with a batch of journal rows.
 
-Only what the batch speaks of is read and written again: open jobs and the files that hold them, the attempts that are
-amended, the hours from the earliest new row on, the trees with a changed job. What has ended lies in other files than
-what has not, so that jobs that end are moved, and those that ended long ago stay where they are.
+Only the affected files are read and rewritten: those with jobs of the batch, those with amended attempts, the hours from the
+earliest new row on, and the dependency trees with a changed job. Ended jobs are in other files than open ones, so that files
+of jobs that ended long ago are rarely rewritten.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from pyspark.sql import functions as F
 
 from penstock.job import FINAL
 from penstock.spark._settings import temporarily
-from penstock.spark.lake._batch import Batch, Named, look_into
-from penstock.spark.lake._lookup import MOST_ROWS, distinct, files_with, jobs_of, rows_with
-from penstock.spark.lake._manifest import LakeFile
+from penstock.spark.lake._batch import Batch, Named, read_batch
+from penstock.spark.lake._lookup import MAX_ROWS, distinct, files_with, jobs_of, rows_with
 from penstock.spark.lake._work import FILE, STAGING, Work
+from penstock.spark.lake.manifest import LakeFile
 from penstock.spark.tables import ATTEMPTS, EVENTS, FLOWS, HOURLY, JOBS
-from penstock.spark.transforms._rows import AMENDMENT, HISTORY, quoted
 from penstock.spark.transforms.attempts import attempts, plain_attempts
 from penstock.spark.transforms.flows import FLOW_FACTS, flows
 from penstock.spark.transforms.hourly import hourly
 from penstock.spark.transforms.latest import latest
+from penstock.spark.transforms.rows import AMENDMENT, DEPENDENCIES, HISTORY, quoted
 
 __all__ = ["Sink", "derive", "stage_events"]
 
-#: Told of the rows that a batch adds to a table or changes in it: (table, rows, number of the batch).
+#: Called with the rows that a batch adds or changes: (table, rows, number of the batch).
 Sink: TypeAlias = Callable[[str, DataFrame, int], None]
 
 _DAY_OF: Final = {
@@ -44,8 +44,8 @@ _JOB_PART: Final = (
     f"CASE WHEN removed_at IS NOT NULL THEN 'removed' WHEN status IN ({_FINALS}) THEN 'ended' ELSE 'open' END"
 )
 _ID: Final = ["source", "job_id"]
-# A small batch takes a dozen small queries. What pays off for large ones takes most of their time: adaptive planning
-# makes several jobs of each, and code that is made for one query is compiled, and never gets warm.
+# A small batch takes a dozen small queries, which these optimisations for large ones would slow down: adaptive planning
+# makes several Spark jobs per query, and generated code is compiled for a single use.
 _FOR_SMALL: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -58,22 +58,22 @@ _TREE: Final = ("source", "flow_id", "history")
 def derive(
     work: Work, paths: Sequence[Path], sink: Sink | None, step: Callable[[str], None]
 ) -> dict[str, int]:
-    """Bring every table but `events` up to date with the journal rows in some files; return how many each source has."""
-    batch = look_into(paths)
+    """Update every table except `events` with the journal rows in some files; return the number of rows per source."""
+    batch = read_batch(paths)
     if not batch.rows:
         return batch.counts
     with temporarily(work.spark, STAGING | (_FOR_SMALL if batch.is_small else {})):
         try:
             _derive(work, work.frame(EVENTS, paths), batch, sink, step)
         finally:
-            work.let_go()
+            work.unpersist()
     return batch.counts
 
 
 def _derive(work: Work, new: DataFrame, batch: Batch, sink: Sink | None, step: Callable[[str], None]) -> None:
     step("jobs")
     changed: dict[str, DataFrame | None] = {"jobs": _update_jobs(work, new, batch)}
-    # The trees need nothing of the two others: while Spark plans the one it works on the other.
+    # The flows do not depend on the next two tables: Spark plans one query while it runs the other.
     with ThreadPoolExecutor(1, "penstock-flows") as beside:
         trees = beside.submit(_update_flows, work, new, batch)
         step("attempts")
@@ -93,7 +93,7 @@ def _derive(work: Work, new: DataFrame, batch: Batch, sink: Sink | None, step: C
 
 
 def stage_events(work: Work, rows: DataFrame) -> None:
-    """Stage the batch itself."""
+    """Stage the journal rows of a batch."""
     with temporarily(work.spark, STAGING):
         work.stage(EVENTS, rows, _DAY_OF["events"])
 
@@ -102,24 +102,24 @@ def stage_events(work: Work, rows: DataFrame) -> None:
 
 
 def _update_jobs(work: Work, new: DataFrame, batch: Batch) -> DataFrame:
-    """Fold the batch into what the lake has of its jobs.
+    """Fold the batch into the table `jobs`; return the changed rows.
 
-    A job that is open may be spoken of by any row; one that has ended by rows that start from a final status; one that
-    was removed only by the first row of the next job of its id.
+    Any row may change an open job; only rows that start from a final status change an ended one. A removed job is needed
+    for the number of the next history of its id.
     """
     parts = ("open", "ended", "removed") if batch.from_final else ("open", "removed")
     files = work.files(JOBS, parts)
     if not files:
         folded = latest(new)
         work.stage(JOBS, folded, _JOB_PART, about=batch.about)
-    elif batch.named is not None and sum(file.rows for file in files) <= MOST_ROWS:
+    elif batch.named is not None and sum(file.rows for file in files) <= MAX_ROWS:
         touched = work.files_at(JOBS, files_with(work.paths(files), batch.named.jobs))
         known = [work.take_out(JOBS, file, batch.named.jobs) for file in touched]
         folded = latest(new, work.local(JOBS, known) if known else None)
         work.stage(JOBS, folded, _JOB_PART, about=batch.about)
     else:
         ids = _hinted(new.select(*_ID).distinct(), batch)
-        # First only where they are, for which two columns are enough; then whole, from the few files that have them.
+        # First find the files with these jobs, which needs two columns only; then read these files whole.
         named = work.read(JOBS, files, with_file=True).join(ids, _ID, "left_semi").select(FILE).distinct()
         touched = work.files_of(JOBS, [row[FILE] for row in named.collect()])
         rows = work.read(JOBS, touched)
@@ -134,7 +134,7 @@ def _update_jobs(work: Work, new: DataFrame, batch: Batch) -> DataFrame:
 
 
 def _update_attempts(work: Work, new: DataFrame, batch: Batch) -> tuple[DataFrame, dict[str, int]]:
-    """Stage the attempts; return those that changed, and for each store the first hour in which something did."""
+    """Stage the attempts; return the changed ones, and the first changed hour per store."""
     floors = dict(batch.first_hour)
     highest = work.staged_max(JOBS, "history")
     is_reused = highest is None or highest > 1
@@ -163,11 +163,11 @@ def _update_attempts(work: Work, new: DataFrame, batch: Batch) -> tuple[DataFram
 
 
 def _amended(work: Work, new: DataFrame) -> DataFrame:
-    """Return the attempts in the lake that late reports of the batch speak of."""
+    """Return the attempts in the lake that late reports in the batch amend."""
     keys = [*_ID, "attempt"]
     late = new.where(AMENDMENT).select(*keys).distinct()
     found = work.read(ATTEMPTS, work.files(ATTEMPTS), with_file=True).join(late, keys, "left_semi")
-    # Of an id that was used again only the last job can be spoken of.
+    # If an id was used again, only its last job can be reported.
     newest = found.groupBy(*_ID).agg(F.expr("max(history) AS history"))
     return found.join(newest, [*_ID, "history"], "left_semi")
 
@@ -208,7 +208,7 @@ def _since(column: str, floors: dict[str, int]) -> str:
 
 
 def _backlogs(work: Work, floors: dict[str, int]) -> DataFrame | None:
-    """Return what waited when the first changed hour began."""
+    """Return the backlog at the beginning of the first changed hour."""
     files = work.files(HOURLY)
     if not files:
         return None
@@ -223,15 +223,15 @@ def _backlogs(work: Work, floors: dict[str, int]) -> DataFrame | None:
 
 
 def _update_flows(work: Work, new: DataFrame, batch: Batch) -> DataFrame | None:
-    """Make the trees again that have a job of the batch.
+    """Rebuild the dependency trees that have a job of the batch.
 
-    A tree holds everything that its last job waits for, directly or not. So what a new job waits for is in no tree, or
-    in one with all that it waits for itself: to know which jobs belong together, no tree need be walked.
+    A tree has all direct and indirect dependencies of its last job. So a dependency of a new job is in no tree yet, or in
+    one together with its own dependencies: the related jobs are found without a walk.
     """
     files = work.files(FLOWS)
     if not (files or batch.dependent):
         return None
-    if batch.named is not None and work.rows_now(JOBS) <= MOST_ROWS:
+    if batch.named is not None and work.rows_now(JOBS) <= MAX_ROWS:
         return _update_few_flows(work, batch.named, files, batch)
     waiting, awaited = _dependent(new)
     scope = waiting.union(awaited)
@@ -249,7 +249,7 @@ def _update_flows(work: Work, new: DataFrame, batch: Batch) -> DataFrame | None:
         scope = scope.union(trees.selectExpr("source", "explode(job_ids) AS job_id"))
     if not (old or batch.dependent):
         return None
-    # The walk reads them several times, the table is read once.
+    # The walk reads them several times; the checkpoint reads the table once.
     related = work.now(JOBS).select(*FLOW_FACTS).join(_hinted(scope.distinct(), batch), _ID, "left_semi")
     changed = flows(related.localCheckpoint())
     rows = changed
@@ -261,14 +261,14 @@ def _update_flows(work: Work, new: DataFrame, batch: Batch) -> DataFrame | None:
 
 
 def _update_few_flows(work: Work, named: Named, files: list[LakeFile], batch: Batch) -> DataFrame | None:
-    spoken_of = distinct([named.jobs, named.awaited])
-    found = rows_with(work.paths(files), [*_TREE, "job_ids"], spoken_of, listed="job_ids")
+    affected = distinct([named.jobs, named.awaited])
+    found = rows_with(work.paths(files), [*_TREE, "job_ids"], affected, listed="job_ids")
     trees = [rows for _, rows in found]
     scope = distinct([named.waiting, named.awaited, *map(jobs_of, trees)])
     if not scope.num_rows:
         return None
     related = [rows for _, rows in rows_with(work.paths_now(JOBS), FLOW_FACTS, scope)]
-    if not related:  # they were archived before the lake came
+    if not related:  # archived before the first sync
         return None
     changed = flows(work.local(JOBS, related))
     work.stage(FLOWS, changed, about=batch.about)
@@ -278,12 +278,11 @@ def _update_few_flows(work: Work, named: Named, files: list[LakeFile], batch: Ba
 
 
 def _dependent(new: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Return `source, job_id` of the new jobs that wait for others, and of those others."""
-    both = ", ".join(f"coalesce({name}, CAST(array() AS array<string>))" for name in ("after", "after_any"))
-    edges = new.where("n = 1").selectExpr(*_ID, f"explode(concat({both})) AS on_id")
+    """Return `source, job_id` of the new jobs with dependencies, and of the dependencies."""
+    edges = new.where("n = 1").selectExpr(*_ID, f"explode({DEPENDENCIES}) AS on_id")
     return edges.select(*_ID), edges.selectExpr("source", "on_id AS job_id")
 
 
 def _hinted(rows: DataFrame, batch: Batch) -> DataFrame:
-    """Return rows that a small batch speaks of, with the hint that they are few: what they are joined to stays put."""
+    """Return rows with a broadcast hint if the batch is small, so that the other side of a join is not shuffled."""
     return F.broadcast(rows) if batch.is_small else rows

@@ -1,4 +1,4 @@
-"""The files of one batch: what is read of the lake, what is staged, and what it replaces."""
+"""The files of one batch: those it reads from the lake, those it stages, and those it replaces."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.spark.lake._lookup import take_out
-from penstock.spark.lake._manifest import LakeFile, LakeFolder, Manifest, Staged
+from penstock.spark.lake.manifest import LakeFile, LakeFolder, Manifest, Staged
 from penstock.spark.tables import LAKE_TABLES, LakeTable
 
 __all__ = ["FILE", "STAGING", "Work"]
 
-#: The column that tells which file a row was read from (`Work.read(with_file=True)`).
+#: The column with the file that a row was read from (`Work.read(with_file=True)`).
 FILE: Final = "_file"
-#: The column by which a table's rows are put into files: the day, or a part of the table.
+#: The column by which a table's rows are divided into files: the day, or a part of the table.
 _PART: Final = "_part"
-#: Settings under which a batch is staged.
+#: Spark settings for staging a batch.
 STAGING: Final = {
-    # Days and hours are those of UTC, wherever the session stands.
+    # Days and hours are those of UTC, whatever the time zone of the session is.
     "spark.sql.session.timeZone": "UTC",
-    # Times as every reader understands them; Spark's own default is its own old way.
+    # Timestamps that every reader supports; Spark's default is the deprecated INT96.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Files are on a disk: to look at some hundred of them takes no Spark job.
+    # Files are on a local disk: listing some hundred of them needs no Spark job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
 }
 _ROWS_PER_FILE: Final = 500_000
-# Jobs that have ended change now and then, and a file with one that does is written again: so their files are small, and
-# sorted by age, because what changes is young as a rule.
+# Ended jobs change now and then, and the file of a changed job is rewritten. So these files are small, and sorted by age,
+# because most changed jobs are recent.
 _JOBS_PER_FILE: Final = 50_000
 _ROWS_PER_TASK: Final = 250_000
-#: A file is small if it has less than this part of what a file may have.
+#: A file is small if it has less than this fraction of the maximum number of rows.
 _SMALL: Final = 1 / 5
-_MOST_SMALL: Final = 8
+_MAX_SMALL: Final = 8
 _ORDER: Final = {"events": "seq", "attempts": "ended_at", "jobs": "first_seq"}
 
 
 class Work:
-    """A batch on its way into the lake."""
+    """A batch that is being added to the lake."""
 
     def __init__(self, spark: SparkSession, folder: LakeFolder, before: Manifest) -> None:
         self.spark = spark
@@ -61,7 +61,7 @@ class Work:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def files(self, table: LakeTable, parts: Iterable[str] | None = None) -> list[LakeFile]:
-        """Return the files that the lake has of a table, without those that this batch replaces."""
+        """Return the files of a table in the lake, without those that this batch replaces."""
         wanted = None if parts is None else set(parts)
         return [
             file
@@ -76,7 +76,7 @@ class Work:
         return self.frame(table, self.paths(files), with_file=with_file)
 
     def paths(self, files: Iterable[LakeFile]) -> list[Path]:
-        """Return where files of the lake lie now."""
+        """Return the current paths of files of the lake."""
         return [self.folder.location(self.before, file) for file in files]
 
     def staged(self, table: LakeTable) -> DataFrame:
@@ -112,9 +112,9 @@ class Work:
         return frame.selectExpr("*", f"_metadata.file_path AS {FILE}") if with_file else frame
 
     def local(self, table: LakeTable, pieces: Sequence[pa.Table]) -> DataFrame:
-        """Return rows that were taken from files of a table as a frame."""
+        """Return rows of a table, read without Spark, as a DataFrame."""
         names = set(pieces[0].column_names)
-        # Files may differ in what cannot be null, which depends on the plan that wrote them.
+        # Files may differ in the nullability of columns, which depends on the plan that wrote them.
         whole = to_arrow_schema(table.struct(), timezone="UTC")
         schema = pa.schema([field for field in whole if field.name in names])
         return self.spark.createDataFrame(
@@ -122,13 +122,13 @@ class Work:
         )
 
     def keep(self, rows: DataFrame) -> DataFrame:
-        """Return rows that are worked out once, until `let_go` is called."""
+        """Persist rows until `unpersist` is called."""
         kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
         self._kept.append(kept)
         return kept
 
-    def let_go(self) -> None:
-        """Free what `keep` holds."""
+    def unpersist(self) -> None:
+        """Free the rows of `keep`."""
         while self._kept:
             self._kept.pop().unpersist()
 
@@ -138,8 +138,8 @@ class Work:
         """Write rows of a table into staging, in a session with the settings `STAGING`.
 
         Args:
-            part: an expression for the part of the table that a row belongs to: its files hold no other rows.
-            about: how many rows there may be; few are written by few tasks, into few files.
+            part: an expression for the part of the table that a row belongs to; each file has rows of one part.
+            about: the estimated number of rows, from which the number of tasks and files is chosen.
         """
         folder = self.folder.new_staging(self.number, table.name)
         frame = rows.selectExpr(*table.names, f"{part or repr('')} AS {_PART}")
@@ -154,61 +154,61 @@ class Work:
             .option("maxRecordsPerFile", _rows_per_file(table))
             .parquet(str(folder))
         )
-        self._take(table, folder)
+        self._add_files(table, folder)
 
-    def _take(self, table: LakeTable, folder: Path) -> None:
+    def _add_files(self, table: LakeTable, folder: Path) -> None:
         for path in sorted(folder.rglob("*.parquet")):
             part = unquote(path.parent.name.partition("=")[2])
             part = "" if part == "__HIVE_DEFAULT_PARTITION__" else part
             rows = pq.read_metadata(path).num_rows
             if rows:
-                file = LakeFile(self._place(table, part), rows, part, path.stat().st_size)
+                file = LakeFile(self._new_path(table, part), rows, part, path.stat().st_size)
                 self._added[table.name].append(Staged(path, file))
 
     def take_out(self, table: LakeTable, file: LakeFile, keys: pa.Table) -> pa.Table:
-        """Return the rows of a file that have one of the keys; the file stays without them."""
+        """Remove the rows that have one of the keys from a file, and return them."""
         path = self.folder.new_staging(self.number, table.name).with_suffix(".parquet")
         taken, left = take_out(self.folder.location(self.before, file), keys, path)
         if taken.num_rows:
             self.replace(table, [file])
             if left:
                 self._added[table.name].append(
-                    Staged(path, LakeFile(self._place(table, file.part), left, file.part))
+                    Staged(path, LakeFile(self._new_path(table, file.part), left, file.part))
                 )
         return taken
 
-    def _place(self, table: LakeTable, part: str) -> str:
+    def _new_path(self, table: LakeTable, part: str) -> str:
         name = f"{self.number:09d}-{len(self._added[table.name]):04d}.parquet"
         if table.by_day:
             return f"{table.name}/day={part}/{name}"
         return f"{table.name}/{part}-{name}" if part else f"{table.name}/{name}"
 
     def replace(self, table: LakeTable, files: Iterable[LakeFile]) -> None:
-        """Leave files of a table out from now on."""
+        """Remove files of a table with this batch."""
         self._removed[table.name].update(file.path for file in files)
 
     def files_of(self, table: LakeTable, uris: Iterable[str]) -> list[LakeFile]:
-        """Return the files of a table that Spark names by their addresses."""
+        """Return the files of a table by the URIs that Spark uses."""
         return self.files_at(table, [Path(unquote(urlsplit(uri).path)) for uri in uris])
 
     def files_at(self, table: LakeTable, paths: Iterable[Path]) -> list[LakeFile]:
-        """Return the files of a table by where they lie."""
+        """Return the files of a table by their current paths."""
         known = {self.folder.location(self.before, file): file for file in self.files(table)}
         return [known[path] for path in paths]
 
     def compact(self, table: LakeTable, part: str | None) -> None:
-        """Put the small files of each part of a table together if they have become many."""
+        """Merge the small files of each part of a table if there are many."""
         by_part: dict[str, list[LakeFile]] = defaultdict(list)
         for file in self.files(table):
             if file.rows < _rows_per_file(table) * _SMALL:
                 by_part[file.part].append(file)
-        many = [file for small in by_part.values() if len(small) >= _MOST_SMALL for file in small]
+        many = [file for small in by_part.values() if len(small) >= _MAX_SMALL for file in small]
         if many:
             self.stage(table, self.read(table, many), part, about=sum(file.rows for file in many))
             self.replace(table, many)
 
     def staged_max(self, table: LakeTable, column: str) -> int | None:
-        """Return the greatest number of a column that this batch has staged, if the files tell."""
+        """Return the maximum of a column in the staged files; None if a file has no statistics."""
         found = 0
         for each in self._added[table.name]:
             metadata = pq.read_metadata(each.staged)
@@ -221,7 +221,7 @@ class Work:
         return found
 
     def staged_parts(self, table: LakeTable) -> set[str]:
-        """Return the parts of a table that this batch has staged rows of."""
+        """Return the parts of a table that have staged rows."""
         return {each.file.part for each in self._added[table.name]}
 
     # -- ending -------------------------------------------------------------------------------------------------
@@ -245,16 +245,16 @@ class Work:
         return [self._placeholder(table)]
 
     def _placeholder(self, table: LakeTable) -> LakeFile:
-        """Return a file without rows, so that a folder without rows can be read like any other."""
-        gone = self._removed[table.name]
-        kept = [file for file in self.before.files(table.name) if not file.rows and file.path not in gone]
+        """Return an empty file, so that a table without rows is readable, too."""
+        removed = self._removed[table.name]
+        kept = [file for file in self.before.files(table.name) if not file.rows and file.path not in removed]
         if kept:
             return kept[0]
         part = "1970-01-01" if table.by_day else ""
         path = self.folder.new_staging(self.number, table.name).with_suffix(".parquet")
         schema = to_arrow_schema(table.struct(), timezone="UTC")
         pq.write_table(schema.empty_table(), path, compression="zstd")
-        file = LakeFile(self._place(table, part), 0, part, path.stat().st_size)
+        file = LakeFile(self._new_path(table, part), 0, part, path.stat().st_size)
         self._added[table.name].append(Staged(path, file))
         return file
 

@@ -1,4 +1,4 @@
-"""The report: what a lake says about a queue, as one page and as numbers."""
+"""The report about the jobs in a lake, as one HTML page and as numbers."""
 
 from penstock.spark.reporting._figures import report_figures
 from penstock.spark.reporting._page import report_page

@@ -1,4 +1,4 @@
-"""The numbers of the report, from the tables of a lake: plain lists and dicts, small enough for a page."""
+"""The numbers of the report, from the tables of a lake, as lists and dicts small enough for a page."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from penstock.spark.lake._reading import snapshot
+from penstock.spark.lake.reading import snapshot
+from penstock.spark.reporting._errors import error_groups
 from penstock.spark.reporting._short import fine_step, short_figures
-from penstock.spark.reporting._values import moment, number
+from penstock.spark.reporting._values import moment, number, with_gaps
 from penstock.spark.tables import LAKE_TABLES
-from penstock.spark.transforms._rows import is_final, is_in_flight, is_waiting
+from penstock.spark.transforms.rows import is_final, is_in_flight, is_waiting
 
 __all__ = ["report_figures"]
 
-#: More points than a screen has pixels for are drawn by the day.
-_MOST_HOURS: Final = 24 * 31
-_MOST_WORKERS: Final = 30
-_MOST_TYPES: Final = 30
-_SLOWEST: Final = 20
-_FLOWS: Final = 10
-_STEPS: Final = 50
+#: Longer histories are drawn by day, since a screen has no pixels for more points.
+_MAX_HOURS: Final = 24 * 31
+_MAX_WORKERS: Final = 30
+_MAX_TYPES: Final = 30
+_MAX_SLOWEST: Final = 20
+_MAX_FLOWS: Final = 10
+_MAX_STEPS: Final = 50
 
 
 def report_figures(spark: SparkSession, lake: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the figures of a lake, as the page shows them and `--json` writes them.
+    """Return the numbers of a lake, as the page shows them and `--json` prints them.
 
     Raises:
         InvalidArgumentError: there is no lake.
@@ -42,13 +43,13 @@ def report_figures(spark: SparkSession, lake: str | os.PathLike[str]) -> dict[st
         step, unit = fine
         over_time = short_figures(ended, tables["events"], step)
     else:
-        unit = "hour" if attempts.select("hour").distinct().count() <= _MOST_HOURS else "day"
+        unit = "hour" if attempts.select("hour").distinct().count() <= _MAX_HOURS else "day"
         step = 3_600 if unit == "hour" else 86_400
         over_time = {
             "throughput": _throughput(attempts, unit),
             "backlog": _backlog(hours.where(F.col("worker").isNull()), unit),
-            "wait": _percentiles(attempts, "wait", unit),
-            "run": _percentiles(attempts, "run", unit),
+            "wait": with_gaps(_percentiles(attempts, "wait", unit), step),
+            "run": with_gaps(_percentiles(attempts, "run", unit), step),
         }
     figures = {
         "format": "penstock-report",
@@ -61,6 +62,7 @@ def report_figures(spark: SparkSession, lake: str | os.PathLike[str]) -> dict[st
         **over_time,
         "types": _types(attempts),
         "workers": _workers(attempts),
+        "errors": error_groups(ended),
         "slowest": _slowest(ended),
         "flows": _flows(tables["flows"]),
     }
@@ -69,7 +71,7 @@ def report_figures(spark: SparkSession, lake: str | os.PathLike[str]) -> dict[st
 
 
 def _span(summary: dict[str, Any]) -> float:
-    """Return how many seconds lie between the first change and the last one."""
+    """Return the seconds between the first and the last change."""
     if summary["first"] is None or summary["last"] is None:
         return 0.0
     first, last = (datetime.fromisoformat(summary[name]) for name in ("first", "last"))
@@ -92,6 +94,7 @@ def _summary(jobs: DataFrame, attempts: DataFrame) -> dict[str, Any]:
     tried = attempts.agg(
         F.sum("attempts").alias("attempts"),
         F.sum("retried").alias("retried"),
+        F.sum("released").alias("released"),
         F.sum("busy_seconds").alias("busy_seconds"),
         _merged("wait", 0.5).alias("wait_p50"),
         _merged("wait", 0.99).alias("wait_p99"),
@@ -105,6 +108,7 @@ def _summary(jobs: DataFrame, attempts: DataFrame) -> dict[str, Any]:
         **found,
         "attempts": int(tried["attempts"] or 0),
         "retried": int(tried["retried"] or 0),
+        "released": int(tried["released"] or 0),
         "busy_seconds": number(tried["busy_seconds"]) or 0.0,
         **{name: number(tried[name]) for name in ("wait_p50", "wait_p99", "run_p50", "run_p99")},
         "first": moment(counts["first"]),
@@ -120,18 +124,19 @@ def _throughput(attempts: DataFrame, unit: str) -> dict[str, list[Any]]:
             F.sum("retried").alias("retried"),
             F.sum("failed").alias("failed"),
             F.sum("stopped").alias("stopped"),
+            F.coalesce(F.sum("released"), F.lit(0)).alias("released"),
         )
         .orderBy("time")
         .collect()
     )
-    names = ("completed", "retried", "failed", "stopped")
+    names = ("completed", "retried", "failed", "stopped", "released")
     return {"time": [moment(row["time"]) for row in rows]} | {
         name: [int(row[name]) for row in rows] for name in names
     }
 
 
 def _backlog(queue: DataFrame, unit: str) -> dict[str, list[Any]]:
-    """Return what waited at the end of each hour or day. A type says so only in hours in which something changed."""
+    """Return the jobs waiting at the end of each hour or day. A type has rows only for hours in which it changed."""
     hour = F.unix_micros("hour").alias("hour")
     changes = queue.select("source", "type", hour, "enqueued", "backlog").collect()
     span = 3_600_000_000 if unit == "hour" else 86_400_000_000
@@ -140,11 +145,11 @@ def _backlog(queue: DataFrame, unit: str) -> dict[str, list[Any]]:
     for row in sorted(changes, key=lambda each: int(each["hour"])):
         last[row["source"], row["type"]] = int(row["backlog"])
         time = int(row["hour"]) // span * span
-        came = totals.get(time, (0, 0))[0] + int(row["enqueued"])
-        totals[time] = (came, sum(last.values()))
+        enqueued = totals.get(time, (0, 0))[0] + int(row["enqueued"])
+        totals[time] = (enqueued, sum(last.values()))
     return {
         "time": [moment(time) for time in totals],
-        "enqueued": [came for came, _ in totals.values()],
+        "enqueued": [enqueued for enqueued, _ in totals.values()],
         "waiting": [left for _, left in totals.values()],
     }
 
@@ -176,7 +181,7 @@ def _types(attempts: DataFrame) -> dict[str, list[Any]]:
             _merged("run", 0.99).alias("run_p99"),
         )
         .orderBy(F.desc("attempts"), "type")
-        .limit(_MOST_TYPES)
+        .limit(_MAX_TYPES)
         .collect()
     )
     counts = ("attempts", "completed", "retried", "failed")
@@ -192,7 +197,7 @@ def _workers(attempts: DataFrame) -> dict[str, list[Any]]:
         attempts.groupBy("worker")
         .agg(F.sum("attempts").alias("attempts"), F.sum("busy_seconds").alias("busy_seconds"))
         .orderBy(F.desc("busy_seconds"), "worker")
-        .limit(_MOST_WORKERS)
+        .limit(_MAX_WORKERS)
         .collect()
     )
     return {
@@ -216,7 +221,7 @@ def _slowest(attempts: DataFrame) -> list[dict[str, Any]]:
             "run_seconds",
             "error_message",
         )
-        .limit(_SLOWEST)
+        .limit(_MAX_SLOWEST)
         .collect()
     )
     return [
@@ -224,7 +229,7 @@ def _slowest(attempts: DataFrame) -> list[dict[str, Any]]:
             **{name: row[name] for name in ("job_id", "attempt", "type", "assignee_id", "outcome")},
             "wait_seconds": number(row["wait_seconds"]),
             "run_seconds": number(row["run_seconds"]),
-            # What follows an empty line is the traceback.
+            # The traceback follows an empty line.
             "error": (row["error_message"] or "").partition("\n\n")[0][:200],
         }
         for row in rows
@@ -233,7 +238,7 @@ def _slowest(attempts: DataFrame) -> list[dict[str, Any]]:
 
 def _flows(flows: DataFrame) -> list[dict[str, Any]]:
     steps = F.transform(
-        F.slice("critical_path", 1, _STEPS),
+        F.slice("critical_path", 1, _MAX_STEPS),
         lambda step: F.struct(
             step["job_id"].alias("job_id"),
             step["type"].alias("type"),
@@ -254,7 +259,7 @@ def _flows(flows: DataFrame) -> list[dict[str, Any]]:
             F.unix_micros("enqueued_at").alias("begin"),
             steps.alias("steps"),
         )
-        .limit(_FLOWS)
+        .limit(_MAX_FLOWS)
         .collect()
     )
     return [

@@ -1,4 +1,4 @@
-"""The figures as one page that opens anywhere: its script, its style and the plotting library are in it."""
+"""The report as one self-contained HTML page, with its script, its style and the plotting library."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["report_page"]
 
 
 def report_page(figures: dict[str, Any]) -> str:
-    """Return a report as HTML. Whatever text jobs brought along is data in it, never markup."""
+    """Return a report as HTML. Texts of jobs are embedded as data, never as markup."""
     page = resources.files("penstock.spark.reporting").joinpath("page.html").read_text("utf-8")
-    # In a script that is data, only "<" could end it; the other two separate lines for some readers of JSON.
+    # "<" could end the script element; the last two are line separators for some JSON parsers.
     data = json.dumps(figures, ensure_ascii=False, allow_nan=False)
     for sign in ("<", ">", "&", "\u2028", "\u2029"):
         data = data.replace(sign, f"\\u{ord(sign):04x}")

@@ -1,4 +1,4 @@
-"""The figures over time of a short history, from its attempts and events themselves: of a demo, one hour tells nothing."""
+"""Numbers over time of a short history, from its attempts and events: by the hour it would be a single point."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from penstock.job import JobStatus
-from penstock.spark.reporting._values import moment, number
-from penstock.spark.transforms._rows import among, is_waiting
+from penstock.spark.reporting._values import moment, number, with_gaps
 from penstock.spark.transforms.hourly import QUANTILES, SKETCH_SIZE
+from penstock.spark.transforms.rows import among, is_waiting
 
 __all__ = ["fine_step", "short_figures"]
 
-#: By how many seconds a history is drawn, and what that is called.
+#: Steps in seconds, and their names.
 _STEPS: Final = {
     1: "second",
     5: "5 seconds",
@@ -23,25 +23,25 @@ _STEPS: Final = {
     60: "minute",
     300: "5 minutes",
 }
-_MOST_POINTS: Final = 60
+_MAX_POINTS: Final = 60
 
 
 def fine_step(seconds: float) -> tuple[int, str] | None:
-    """Return the step, in seconds, by which a history of that length is drawn, and its name; None if by the hour."""
+    """Return the step in seconds for a history of that length, and its name; None for hours."""
     for step, name in _STEPS.items():
-        if seconds <= step * _MOST_POINTS:
+        if seconds <= step * _MAX_POINTS:
             return step, name
     return None
 
 
 def short_figures(attempts: DataFrame, events: DataFrame, step: int) -> dict[str, dict[str, list[Any]]]:
-    """Return throughput, backlog, wait and run of the tables `attempts` and `events`, by a step of some seconds."""
+    """Return throughput, backlog, wait and run times of the tables `attempts` and `events`, by a step in seconds."""
     ended = attempts.withColumn("time", _time("ended_at", step)).cache()
     figures = {
         "throughput": _throughput(ended),
         "backlog": _backlog(events, step),
-        "wait": _percentiles(ended, "wait"),
-        "run": _percentiles(ended, "run"),
+        "wait": with_gaps(_percentiles(ended, "wait"), step),
+        "run": with_gaps(_percentiles(ended, "run"), step),
     }
     ended.unpersist()
     return figures
@@ -53,10 +53,12 @@ def _time(moment_of: str, step: int) -> Column:
 
 
 def _throughput(ended: DataFrame) -> dict[str, list[Any]]:
+    is_released = F.coalesce("released", F.lit(False))
     kinds = {
         "completed": among("outcome", [JobStatus.COMPLETED]),
-        "retried": among("outcome", [JobStatus.FAILED_RETRY, JobStatus.UNKNOWN_RETRY]),
+        "retried": among("outcome", [JobStatus.FAILED_RETRY, JobStatus.UNKNOWN_RETRY]) & ~is_released,
         "failed": among("outcome", [JobStatus.FAILED, JobStatus.DEAD_LETTER]),
+        "released": is_released,
     }
     counts = [F.count(F.when(condition, 1)).alias(name) for name, condition in kinds.items()]
     rows = ended.groupBy("time").agg(F.count("*").alias("all"), *counts).orderBy("time").collect()

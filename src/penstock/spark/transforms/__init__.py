@@ -1,6 +1,6 @@
-"""Pure functions from DataFrames to DataFrames: what the journal says about attempts, jobs, hours and flows.
+"""Pure functions from DataFrames to DataFrames: attempts, jobs, hourly metrics and flows from the journal.
 
-Built-in functions only, so that Spark can optimise across them and no Python runs per row.
+They use built-in functions only, so that Spark can optimise across them and no Python runs per row.
 """
 
 from penstock.spark.transforms.attempts import attempts

@@ -1,8 +1,8 @@
-"""One row an attempt.
+"""One row per attempt.
 
-The row that ends an attempt carries when it became ready and when it was started, so most attempts are a filter.
-Two things need a look at the rows around: an attempt that was given up may still report (its row is amended), and an
-id may be used again after its job was removed (its histories are numbered). One window over a job's rows answers both.
+The row that ends an attempt has the times at which it became ready and started, so most attempts need only a filter.
+Two cases need the other rows of the job: a lost attempt may still report (its row is amended), and an id may be used
+again after its job was removed (its histories are numbered). One window over a job's rows covers both.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from pyspark.sql import DataFrame
 
 from penstock.job import JobStatus
 from penstock.lifecycle import Verb
-from penstock.spark.transforms._rows import (
+from penstock.spark.transforms.rows import (
     AMENDMENT,
+    BY_JOB,
     END_OF_ATTEMPT,
+    SO_FAR,
     among_text,
     in_flight,
     seconds_between,
@@ -25,19 +27,17 @@ __all__ = ["attempts", "plain_attempts"]
 
 _KEPT: Final = ("source", "job_id", "attempt", "type", "key", "tags", "assignee_id")
 _ERRORS: Final = ("error_category", "error_code", "error_message")
-_BY_JOB: Final = "PARTITION BY source, job_id ORDER BY seq"
-_SO_FAR: Final = f"({_BY_JOB} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
 
 
 def attempts(
     events: DataFrame, histories: DataFrame | None = None, known: DataFrame | None = None
 ) -> DataFrame:
-    """Return one row for each attempt that has ended, as the table `attempts` has them.
+    """Return one row per ended attempt, with the columns of the table `attempts`.
 
     Args:
         events: journal rows, in any order.
-        histories: `source, job_id, history, first_seq` of every history but the first of its id, if the caller knows
-            them; else the histories are counted from the first one that the events show.
+        histories: `source, job_id, history, first_seq` of every history except the first of its id, if the caller has
+            them; else histories are counted from the first one in the events.
         known: rows that this function returned for earlier events and that these events amend.
     """
     begins = "n = 1" if histories is None else "false"
@@ -48,6 +48,7 @@ def attempts(
         "started_at",
         "recorded_at AS ended_at",
         "status AS outcome",
+        _RELEASED,
         *_OWN_ERRORS,
         f"{begins} AS begins",
         "CAST(null AS int) AS number",
@@ -56,13 +57,13 @@ def attempts(
         rows = rows.unionByName(histories.selectExpr(*_BEGINNING), allowMissingColumns=True)
     if known is not None:
         rows = rows.union(known.selectExpr(*_KNOWN))
-    # Each attempt as its last report leaves it: the last of the rows that speak of it, which are neighbours.
+    # Each attempt as its last report leaves it: the last of its rows, which are adjacent.
     last = rows.selectExpr(*_NUMBERED).where(f"NOT begins AND is_last AND NOT {in_flight('outcome')}")
     return last.selectExpr(*_COLUMNS)
 
 
 def plain_attempts(events: DataFrame) -> DataFrame:
-    """Return what `attempts` does, by a filter, for events without late reports and ids that were used once."""
+    """Return the same as `attempts` with a filter only, for events without late reports and ids that were used once."""
     rows = events.where(END_OF_ATTEMPT).selectExpr(
         *_KEPT,
         "1 AS history",
@@ -70,12 +71,14 @@ def plain_attempts(events: DataFrame) -> DataFrame:
         "started_at",
         "recorded_at AS ended_at",
         "status AS outcome",
+        _RELEASED,
         *_OWN_ERRORS,
     )
     return rows.selectExpr(*_COLUMNS)
 
 
-# The journal repeats what an earlier attempt failed of.
+_RELEASED: Final = f"verb = '{Verb.RELEASE}' AS released"
+# The journal repeats the failure of an earlier attempt.
 _LOST: Final = among_text("verb", (Verb.LOSE, Verb.RESET, Verb.UNRESPONSIVE, Verb.ACKNOWLEDGE))
 _HAS_OWN: Final = f"status != '{JobStatus.COMPLETED}' AND (status = '{JobStatus.DEAD_LETTER}' OR NOT {_LOST})"
 _OWN_ERRORS: Final = (
@@ -90,7 +93,7 @@ _BEGINNING: Final = (
     "true AS begins",
     "CAST(history AS int) AS number",
 )
-#: What is known already, in the columns of the rows of events.
+#: Earlier attempts, in the columns of the event rows.
 _KNOWN: Final = (
     *_KEPT,
     "0L AS seq",
@@ -98,6 +101,7 @@ _KNOWN: Final = (
     "started_at",
     "ended_at",
     "outcome",
+    "released",
     *_ERRORS,
     "false AS begins",
     "history AS number",
@@ -105,16 +109,17 @@ _KNOWN: Final = (
 _NUMBERED: Final = (
     *_KEPT,
     (
-        f"CAST(greatest(coalesce(last(number, true) OVER {_SO_FAR}, 0)"
-        f" + sum(CASE WHEN begins AND number IS NULL THEN 1 ELSE 0 END) OVER {_SO_FAR}, 1) AS int) AS history"
+        f"CAST(greatest(coalesce(last(number, true) OVER {SO_FAR}, 0)"
+        f" + sum(CASE WHEN begins AND number IS NULL THEN 1 ELSE 0 END) OVER {SO_FAR}, 1) AS int) AS history"
     ),
-    f"last(ready_at, true) OVER {_SO_FAR} AS ready_at",
-    f"last(started_at, true) OVER {_SO_FAR} AS started_at",
+    f"last(ready_at, true) OVER {SO_FAR} AS ready_at",
+    f"last(started_at, true) OVER {SO_FAR} AS started_at",
     "ended_at",
     "outcome",
+    "released",
     *_ERRORS,
     "begins",
-    f"coalesce(lead(begins) OVER ({_BY_JOB}), true) OR lead(attempt) OVER ({_BY_JOB}) != attempt AS is_last",
+    f"coalesce(lead(begins) OVER ({BY_JOB}), true) OR lead(attempt) OVER ({BY_JOB}) != attempt AS is_last",
 )
 _COLUMNS: Final = (
     "source",
@@ -132,4 +137,5 @@ _COLUMNS: Final = (
     f"{seconds_between('started_at', 'ended_at')} AS run_seconds",
     "outcome",
     *_ERRORS,
+    "released",
 )

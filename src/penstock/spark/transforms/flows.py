@@ -1,8 +1,8 @@
-"""The critical path of each dependency tree: which job each one really waited for.
+"""The critical path of each dependency tree: the dependency that each job waited for longest.
 
-A tree is named after its last job, the one that nobody waits for. From there the walk goes to what each job waited
-for, level by level, all trees at once; a tree has at most as many levels as the store's limit of depth. Of what a job
-waited for, one dependency set it free: the last of `after` to end, or the first of `after_any`, whichever came later.
+A tree is named after its last job, on which no other job depends. The walk follows the dependencies from there, level by
+level, all trees at once; a tree has at most as many levels as the store's limit of depth. The dependency that made a job
+ready is the last of `after` to end or the first of `after_any`, whichever ended later.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from penstock.spark.transforms._rows import HISTORY, seconds_between
+from penstock.spark.transforms.rows import HISTORY, NO_TEXTS, seconds_between
 
 __all__ = ["FLOW_FACTS", "edges", "flows"]
 
-#: The columns of `jobs` that are needed.
+#: The columns of `jobs` that `flows` needs.
 FLOW_FACTS: Final = (
     *HISTORY,
     "type",
@@ -31,12 +31,12 @@ FLOW_FACTS: Final = (
     "after_any",
 )
 
-#: More levels than any store allows by default; what lies deeper is cut off.
+#: More levels than any store allows by default; deeper ones are cut off.
 MAX_LEVELS: Final = 1_000
-#: So many links are walked in this process: in Spark each level is a query, however short.
+#: Up to so many links are walked in this process: in Spark each level takes a query.
 FEW_LINKS: Final = 50_000
-#: A tree's jobs may be reached in many ways; when there are more, Spark goes on, which need not hold them in memory.
-MOST_STEPS: Final = 1_000_000
+#: A job may be reached by many paths; a walk with more steps is left to Spark, which need not hold them in memory.
+MAX_STEPS: Final = 1_000_000
 _TREE: Final = ("source", "flow_id", "flow_history")
 _MEMBERS: Final = pa.schema(
     [
@@ -52,16 +52,16 @@ _MEMBERS: Final = pa.schema(
 
 
 def flows(jobs: DataFrame) -> DataFrame:
-    """Return one row for each dependency tree, as the table `flows` has them.
+    """Return one row per dependency tree, with the columns of the table `flows`.
 
-    Who waits for whom is worked out when this function is called, and a walk through many links takes a small Spark job
-    a level.
+    The dependencies are evaluated when this function is called, and a walk through many links takes a small Spark job
+    per level.
 
     Args:
-        jobs: rows as `latest` returns them; a tree is whole if all its jobs are among them.
+        jobs: rows as `latest` returns them; a tree is complete if all its jobs are among them.
     """
     facts = jobs.select(*FLOW_FACTS)
-    links = _critical(edges(facts)).localCheckpoint()  # they are read several times
+    links = _critical(edges(facts)).localCheckpoint()  # read several times
     return _summary(_members(links), facts, links)
 
 
@@ -76,7 +76,7 @@ def _members(links: DataFrame) -> DataFrame:
 
 
 def edges(jobs: DataFrame) -> DataFrame:
-    """Return `source, job_id, history, kind, on_id, on_history, on_finalized_at`: who waits for whom."""
+    """Return the dependencies: `source, job_id, history, kind, on_id, on_history, on_finalized_at`."""
     waits = jobs.selectExpr(*HISTORY, "first_seq", _WAITS)
     ends = jobs.selectExpr(
         "source",
@@ -85,11 +85,11 @@ def edges(jobs: DataFrame) -> DataFrame:
         "first_seq AS on_first_seq",
         "finalized_at AS on_finalized_at",
     )
-    # An id that was used again: the one meant is the last that was there when the dependent came.
+    # If an id was used again, the dependency is the last job with it that existed when the dependent was enqueued.
     return (
         waits.join(ends, ["source", "on_id"], "inner")
         .where("coalesce(on_first_seq < first_seq, true)")
-        .repartition(*HISTORY)  # which serves all windows to come
+        .repartition(*HISTORY)  # as all later windows need it
         .selectExpr(*_EDGE, f"row_number() OVER ({_BY_JOB}, kind, on_id ORDER BY on_history DESC) AS place")
         .where("place = 1")
         .select(*_EDGE)
@@ -97,7 +97,7 @@ def edges(jobs: DataFrame) -> DataFrame:
 
 
 def _each(kind: str, column: str) -> str:
-    listed = f"coalesce({column}, CAST(array() AS array<string>))"
+    listed = f"coalesce({column}, {NO_TEXTS})"
     return f"transform({listed}, each -> struct('{kind}' AS kind, each AS on_id))"
 
 
@@ -107,7 +107,7 @@ _BY_JOB: Final = f"PARTITION BY {', '.join(HISTORY)}"
 
 
 def _critical(links: DataFrame) -> DataFrame:
-    """Return edges with which of them set the waiting job free."""
+    """Return edges with `frees`: whether the end of this dependency made the dependent ready."""
     return (
         links.selectExpr("*", f"{_ENDED} AS ended", f"row_number() OVER ({_RANK}) AS rank")
         .selectExpr(*_EDGE, f"row_number() OVER ({_CHOICE}) = 1 AS frees")
@@ -116,7 +116,7 @@ def _critical(links: DataFrame) -> DataFrame:
     )
 
 
-# Of `after` the last counts, of `after_any` the first; a later one of the two kinds decides.
+# The last of `after` and the first of `after_any`; the later of the two made the job ready.
 _ENDED: Final = "unix_micros(coalesce(on_finalized_at, TIMESTAMP '9999-12-31 00:00:00'))"
 _RANK: Final = f"{_BY_JOB}, kind ORDER BY CASE WHEN kind = 'after' THEN -{_ENDED} ELSE {_ENDED} END, on_id"
 _CHOICE: Final = f"{_BY_JOB} ORDER BY CASE WHEN rank = 1 THEN 0 ELSE 1 END, ended DESC, on_id"
@@ -155,7 +155,7 @@ def _walk(links: DataFrame) -> DataFrame:
 
 
 def _walk_here(links: pa.Table) -> pa.Table | None:
-    """Return what `_walk` does, of links that are few; None if the steps of the walk are many."""
+    """Return the same as `_walk` for few links; None if the walk has too many steps."""
     waits = defaultdict(list)
     awaited = set()
     for source, job_id, history, on_id, on_history, frees in zip(
@@ -168,7 +168,7 @@ def _walk_here(links: pa.Table) -> pa.Table | None:
         level = {root: True}
         for number in range(MAX_LEVELS):
             rows += ((*root, *job[1:], number, on_path) for job, on_path in level.items())
-            if len(rows) > MOST_STEPS:
+            if len(rows) > MAX_STEPS:
                 return None
             below: dict[tuple[str, str, int], bool] = {}
             for job, on_path in level.items():

@@ -1,7 +1,7 @@
-"""What happened in each hour: throughput, waits and run times, failures, and what was left waiting.
+"""Metrics per hour: throughput, wait and run times, failures, and backlog.
 
-Percentiles come from KLL sketches, which are stored beside them: sketches of any rows can be merged
-(`kll_merge_agg_double`) and asked again, so that a day, or all workers, need no second look at the attempts.
+Percentiles come from KLL sketches, which are stored with them: sketches of any rows can be merged
+(`kll_merge_agg_double`) and queried, so that the percentiles of a day, or of all workers, need no read of the attempts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock.job import JobStatus
-from penstock.spark.transforms._rows import among_text, waiting
+from penstock.spark.transforms.rows import FRAMES_ASSIGNEE, NO_TEXTS, among_text, waiting
 
 __all__ = ["SKETCH_SIZE", "hourly", "queue_hours"]
 
@@ -26,15 +26,15 @@ _BY: Final = ("source", "hour", "type", "tag", "worker")
 def hourly(
     attempts: DataFrame, events: DataFrame | None = None, before: DataFrame | None = None
 ) -> DataFrame:
-    """Return the figures of each hour, as the table `hourly` has them.
+    """Return the metrics of each hour, with the columns of the table `hourly`.
 
-    A row with a `worker` tells what that worker's attempts did; `tag` is null for all of them, or one tag of theirs.
-    A row without a worker tells what the queue did with a type: how many jobs came, and how many were left waiting.
+    A row with a `worker` is about that worker's attempts; `tag` is null for all of them, or one of their tags.
+    A row without a worker is about the queue of a type: how many jobs were enqueued, and how many waited at the end.
 
     Args:
         attempts: ended attempts; the hour is that of their end.
-        events: the journal of the same hours, for the rows without a worker; without it there are none.
-        before: `source, type, backlog` at the beginning of those hours, if they are not the first ones.
+        events: the journal of the same hours, for the rows without a worker; None leaves these rows out.
+        before: `source, type, backlog` at the beginning of those hours, if there are earlier ones.
     """
     figures = _attempt_hours(attempts)
     if events is None:
@@ -43,39 +43,57 @@ def hourly(
 
 
 def _attempt_hours(attempts: DataFrame) -> DataFrame:
+    if "released" not in attempts.columns:  # attempts of an older version
+        attempts = attempts.withColumn("released", F.lit(False))
     counted = attempts.selectExpr(*_TAGGED).groupBy(*_BY).agg(*map(F.expr, _COUNTS))
     return counted.selectExpr(*_BY, *_FIGURES)
 
 
 def _count(*outcomes: str) -> str:
-    return f"count(CASE WHEN {among_text('outcome', outcomes)} THEN 1 END)"
+    return f"count(CASE WHEN {among_text('outcome', outcomes)} AND NOT released THEN 1 END)"
 
 
 def _quantiles(what: str) -> list[str]:
-    # An empty sketch refuses to answer.
+    # A quantile of an empty sketch is an error.
     return [
         f"CASE WHEN {what}_n > 0 THEN kll_sketch_get_quantile_double({what}_sketch, {rank}D) END AS {what}_{name}"
         for name, rank in QUANTILES.items()
     ]
 
 
-#: An attempt counts under each of its tags, and once under none.
+#: An attempt counts under each of its tags, and once with a null tag.
 _TAGGED: Final = (
     "source",
     "date_trunc('hour', ended_at) AS hour",
     "type",
-    "explode(concat(array(CAST(null AS string)), coalesce(tags, CAST(array() AS array<string>)))) AS tag",
+    f"explode(concat(array(CAST(null AS string)), coalesce(tags, {NO_TEXTS}))) AS tag",
     "assignee_id AS worker",
     "outcome",
+    "coalesce(released, false) AS released",
     "wait_seconds",
     "run_seconds",
+    # The jobs of a wave of `run_frames` run together: their time counts once.
+    f"assignee_id LIKE '{FRAMES_ASSIGNEE}%' AS is_wave",
+    "unix_micros(started_at) AS start",
+    "unix_micros(ended_at) AS end",
 )
+#: The length of the union of several intervals: each adds its part after the end of the intervals before it.
+_COVERED: Final = """aggregate(
+    array_sort(collect_set(CASE WHEN is_wave THEN struct(start, end) END)),
+    struct(0L AS total, CAST(null AS bigint) AS reach),
+    (sum, each) -> struct(
+        sum.total + greatest(0L, each.end - greatest(each.start, coalesce(sum.reach, each.start))) AS total,
+        greatest(sum.reach, each.end) AS reach
+    ),
+    sum -> sum.total / 1000000.0D
+)"""
 _COUNTS: Final = (
     "count(*) AS attempts",
     f"{_count(JobStatus.COMPLETED)} AS completed",
     f"{_count(JobStatus.FAILED, JobStatus.DEAD_LETTER)} AS failed",
     f"{_count(JobStatus.FAILED_RETRY, JobStatus.UNKNOWN_RETRY)} AS retried",
-    "coalesce(sum(run_seconds), 0.0D) AS busy_seconds",
+    "count(CASE WHEN released THEN 1 END) AS released",
+    f"coalesce(sum(CASE WHEN NOT is_wave THEN run_seconds END), 0.0D) + {_COVERED} AS busy_seconds",
     "count(wait_seconds) AS wait_n",
     "count(run_seconds) AS run_n",
     f"kll_sketch_agg_double(wait_seconds, {SKETCH_SIZE}) AS wait_sketch",
@@ -86,7 +104,7 @@ _FIGURES: Final = (
     "completed",
     "failed",
     "retried",
-    "attempts - completed - failed - retried AS stopped",
+    "attempts - completed - failed - retried - released AS stopped",
     "failed / attempts AS failure_rate",
     "retried / attempts AS retry_rate",
     "completed / 3600.0D AS throughput",
@@ -97,11 +115,12 @@ _FIGURES: Final = (
     *_quantiles("run"),
     "wait_sketch",
     "run_sketch",
+    "released",
 )
 
 
 def queue_hours(events: DataFrame, before: DataFrame | None = None) -> DataFrame:
-    """Return how many jobs of each type came in each hour, and how many waited at its end."""
+    """Return how many jobs of each type were enqueued in each hour, and how many waited at its end."""
     hours = (
         events.selectExpr(*_CHANGES)
         .groupBy("source", "hour", "type")

@@ -1,7 +1,7 @@
-"""What each job is now: one row a history, folded from the journal in one pass over each job's rows.
+"""The current state of each job: one row per history, folded from the journal in one pass over each job's rows.
 
-Everything is a running value of one window (`source, job_id` by `seq`), so that the rows are shuffled and sorted once.
-A row that is known already, from an earlier fold, takes part as if it were the first row of its history.
+Every value is a running aggregate of one window (`source, job_id` by `seq`), so the rows are shuffled and sorted once.
+The result of an earlier fold is used as if it were the first row of its history.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame
 
 from penstock.job import JobStatus
 from penstock.lifecycle import Verb
-from penstock.spark.transforms._rows import REMOVES, among_text, final
+from penstock.spark.transforms.rows import BY_JOB, REMOVES, SO_FAR, among_text, final
 
 __all__ = ["latest"]
 
-# What the last row of a history says.
+# Columns of a history's last row.
 _STATE: Final = (
     "n",
     "type",
@@ -36,7 +36,7 @@ _STATE: Final = (
     "error_code",
     "error_message",
 )
-# What an earlier row says, and the rows after it do not repeat.
+# Columns of an earlier row that later rows do not repeat.
 _CARRIED: Final = (
     "first_seq",
     "enqueued_at",
@@ -49,19 +49,17 @@ _CARRIED: Final = (
 )
 
 
-_BY_JOB: Final = "PARTITION BY source, job_id ORDER BY seq"
-_SO_FAR: Final = f"({_BY_JOB} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
 _IS_REMOVAL: Final = among_text("verb", REMOVES)
 _MOMENT: Final = "struct<seq: bigint, recorded_at: timestamp>"
 
 
 def latest(events: DataFrame, known: DataFrame | None = None) -> DataFrame:
-    """Return one row for each job, as the table `jobs` has them; an id that was used again has one a history.
+    """Return one row per job, with the columns of the table `jobs`; an id that was used again has one row per history.
 
     Args:
         events: journal rows, in any order.
-        known: rows that this function returned for earlier events, of the jobs that the events speak of. They are
-            returned as the events change them.
+        known: rows that this function returned for earlier events of the same jobs. They are returned as changed by
+            the events.
     """
     rows = events.selectExpr(*_FROM_EVENTS)
     if known is not None:
@@ -69,9 +67,9 @@ def latest(events: DataFrame, known: DataFrame | None = None) -> DataFrame:
     return rows.selectExpr(*_FOLDED).where("is_last").selectExpr(*_AS_JOB)
 
 
-# A job leaves INITIAL_PENDING once, so the claim that takes it from there is its first.
+# A job leaves INITIAL_PENDING once, so the claim from there is its first.
 _IS_FIRST_CLAIM: Final = f"verb = '{Verb.CLAIM}' AND from_status = '{JobStatus.INITIAL_PENDING}'"
-# As in the store: a later correction keeps the moment of the end, but for a completion.
+# As in the store: a later correction does not change when the job ended, unless it is a completion.
 _IS_END: Final = (
     f"{final()} AND (NOT {final('from_status')} OR verb = '{Verb.COMPLETE}') AND NOT {_IS_REMOVAL}"
 )
@@ -92,7 +90,7 @@ _FROM_EVENTS: Final = (
     f"CASE WHEN {_IS_FIRST_CLAIM} THEN struct(seq, recorded_at) END AS began",
     f"CASE WHEN {_IS_END} THEN struct(seq, recorded_at) END AS ended",
 )
-#: What is known already, in the same columns.
+#: Rows of an earlier fold, in the same columns.
 _FROM_KNOWN: Final = (
     "source",
     "job_id",
@@ -114,16 +112,16 @@ _FOLDED: Final = (
     "verb",
     *_STATE,
     (
-        f"CAST(greatest(coalesce(max(known_history) OVER {_SO_FAR}, 0)"
-        f" + sum(CASE WHEN begins AND known_history IS NULL THEN 1 ELSE 0 END) OVER {_SO_FAR}, 1) AS int) AS history"
+        f"CAST(greatest(coalesce(max(known_history) OVER {SO_FAR}, 0)"
+        f" + sum(CASE WHEN begins AND known_history IS NULL THEN 1 ELSE 0 END) OVER {SO_FAR}, 1) AS int) AS history"
     ),
-    *(f"last({name}, true) OVER {_SO_FAR} AS {name}" for name in ("base", "began", "ended")),
-    f"coalesce(lead(begins) OVER ({_BY_JOB}), true) AS is_last",
+    *(f"last({name}, true) OVER {SO_FAR} AS {name}" for name in ("base", "began", "ended")),
+    f"coalesce(lead(begins) OVER ({BY_JOB}), true) AS is_last",
 )
 
 
 def _moment(name: str, kept: str) -> str:
-    # What belongs to an earlier history of the id, or lies before what is known, is not this job's.
+    # A value from an earlier history of the id, or from before the known row, is not this job's.
     is_own = f"coalesce({name}.seq >= base.first_seq, true)"
     return f"coalesce(CASE WHEN {is_own} THEN {name}.recorded_at END, base.{kept})"
 

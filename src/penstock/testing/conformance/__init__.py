@@ -40,10 +40,11 @@ from penstock.testing.conformance.dependencies import (
     Propagation,
     RollingChains,
 )
-from penstock.testing.conformance.holders import Leases, LostWorkers, Owners
+from penstock.testing.conformance.holders import Leases, LostWorkers, Owners, UnresponsiveClaims
 from penstock.testing.conformance.idempotency import Idempotency
 from penstock.testing.conformance.journal import Journal, JournalReading
 from penstock.testing.conformance.keys import Keys
+from penstock.testing.conformance.late_results import LateResults
 from penstock.testing.conformance.listening import Listening
 from penstock.testing.conformance.maintenance import (
     CleanUp,
@@ -56,6 +57,7 @@ from penstock.testing.conformance.maintenance import (
 from penstock.testing.conformance.outbox import Deliveries, Ends, Schedules
 from penstock.testing.conformance.overviews import Intakes, Overviews
 from penstock.testing.conformance.publishing import Publishing
+from penstock.testing.conformance.queue_claims import ClaimsByHand, UnresponsiveAssignees
 from penstock.testing.conformance.queue_documents import (
     DocumentBlocking,
     DocumentFlows,
@@ -85,6 +87,7 @@ from penstock.testing.conformance.reporting import (
     Stopping,
 )
 from penstock.testing.conformance.scope import Scopes
+from penstock.testing.conformance.selecting import Prefixes, Selecting
 from penstock.testing.conformance.spawning import (
     SpawnedEnds,
     SpawnedKeys,
@@ -92,7 +95,7 @@ from penstock.testing.conformance.spawning import (
     Spawning,
     SpawnRaces,
 )
-from penstock.testing.conformance.stats import Statistics
+from penstock.testing.conformance.stats import Counts, Statistics
 from penstock.testing.conformance.submission import BadBatches, Batches, Blocking, Limits, Submission
 from penstock.testing.conformance.transitions_matrix import TransitionsMatrix
 
@@ -112,6 +115,7 @@ FAMILIES: tuple[type[Suite], ...] = (
     Completing,
     Failing,
     LateFailures,
+    LateResults,
     Stopping,
     Releasing,
     StatusUpdates,
@@ -120,6 +124,7 @@ FAMILIES: tuple[type[Suite], ...] = (
     Cancellation,
     Acknowledging,
     LostWorkers,
+    UnresponsiveClaims,
     Leases,
     Owners,
     After,
@@ -154,11 +159,14 @@ FAMILIES: tuple[type[Suite], ...] = (
     Deliveries,
     Schedules,
     Statistics,
+    Counts,
     Overviews,
     Intakes,
     Reading,
     Keyed,
     Listing,
+    Selecting,
+    Prefixes,
     Idleness,
     Listening,
     BadJobs,
@@ -178,6 +186,8 @@ QUEUE_FAMILIES: tuple[type[QueueSuite], ...] = (
     StreamWakeUps,
     StreamCapacity,
     StreamEnds,
+    ClaimsByHand,
+    UnresponsiveAssignees,
     Events,
     Flows,
     QueueSpawning,

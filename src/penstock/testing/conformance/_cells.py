@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.testing.conformance._support import CELL_BEGAN, all_jobs, journal
 from penstock.testing.journal import Violation, check_fold, check_store
 
 __all__ = ["Walk", "cells", "clear"]
 
 Test = TypeVar("Test", bound=Callable[..., None])
-#: So many are shown with all that is known about them; the names of the others are enough.
+#: How many failures are shown in full; of the others, only the names.
 _SHOWN = 5
 
 
@@ -38,7 +38,7 @@ _made: dict[Callable[..., None], tuple[Callable[..., None], list[_Axis]]] = {}
 
 
 class Walk:
-    """Keeps the failures of cells until all were tried.
+    """Collects the failures of cells until all were tried.
 
     walk = Walk()
     for verb in VERBS:
@@ -53,7 +53,7 @@ class Walk:
 
     @contextmanager
     def cell(self, name: str) -> Iterator[None]:
-        """What fails in the block is kept under this name."""
+        """Keep a failure of the block under this name."""
         self.tried += 1
         try:
             yield

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import msgspec
 import pytest
 
-from penstock.backends.base import Backend, ClaimRequest, Delivery, Schedule
+from penstock.backends import Backend, ClaimRequest, Delivery, Schedule
+from penstock.backends.contract.selection import JobSelection
 from penstock.clock import Clock
 from penstock.job import Job, JobStats, JobStatus, JournalArchive, JournalConsumer, JournalEntry
 from penstock.policy import FailureCategory, RetryPolicy, Timeouts
@@ -24,7 +25,7 @@ MISSING = "no-such-job"
 STATUSES = tuple(JobStatus)
 _PAGE = 1000
 
-#: Counts nothing as retriable but waits not at all: for tests about counting, not about delays.
+#: Retries without delays: for tests about counting, not about delays.
 AT_ONCE = RetryPolicy(max_attempts=3, backoff="constant", initial_delay=timedelta(0))
 ONE_ATTEMPT = RetryPolicy(max_attempts=1)
 
@@ -104,7 +105,7 @@ def put(backend: Backend, *job_ids: str, **fields: Any) -> list[str]:
 
 
 def claim(backend: Backend, job_id: str, worker: str = WORKER, **options: Any) -> Job:
-    """Claim one job by its id; it must be takeable."""
+    """Claim one job by its id; it must be claimable."""
     claimed = backend.dequeue_jobs(worker, job_ids=[job_id], **options)
     assert [job.id for job in claimed] == [job_id], f"{job_id} could not be claimed"
     return claimed[0]
@@ -154,7 +155,7 @@ def _finish(backend: Backend, status: JobStatus, job_id: str) -> None:
     elif status is JobStatus.STOPPED:
         backend.stop_job(job_id, "stopped")
     elif status is JobStatus.UNKNOWN_STOPPED:
-        backend.mark_job_unknown_stopped(job_id, "nobody knows")
+        backend.mark_job_unknown_stopped(job_id, "no answer")
     elif status is JobStatus.FAILED:
         backend.fail_job(job_id, "broken", category=FailureCategory.PERMANENT)
     elif status is JobStatus.DEAD_LETTER:
@@ -200,10 +201,10 @@ def snapshot(backend: Backend) -> Snapshot:
         journal(backend),
         backend.get_job_stats(),
         backend.is_blocked(),
-        backend.list_consumers(),
-        backend.get_archive(),
-        backend.list_deliveries(limit=1000),
-        backend.list_schedules(),
+        backend.journal.list_consumers(),
+        backend.journal.get_archive(),
+        backend.outbox.list_deliveries(limit=1000),
+        backend.outbox.list_schedules(),
     )
 
 
@@ -245,7 +246,7 @@ JOB_VERBS: dict[str, Call] = {
     "save_checkpoint": lambda backend, job_id: backend.save_checkpoint(job_id, b"state"),
     "update_job": lambda backend, job_id: backend.update_job(job_id, priority=1),
     "get_job": lambda backend, job_id: backend.get_job(job_id),
-    "job_history": lambda backend, job_id: backend.job_history(job_id),
+    "journal.history": lambda backend, job_id: backend.journal.history(job_id),
 }
 
 PLURAL_VERBS: dict[str, Call] = {
@@ -269,42 +270,45 @@ OTHER_VERBS: dict[str, Call] = {
     "mark_worker_unresponsive": lambda backend, job_id: backend.mark_worker_unresponsive(WORKER),
     "reset_running_jobs": lambda backend, job_id: backend.reset_running_jobs(),
     "heartbeat": lambda backend, job_id: backend.heartbeat(WORKER),
-    "open_owner": lambda backend, job_id: backend.open_owner(),
-    "beat_owner": lambda backend, job_id: backend.beat_owner("owner"),
-    "has_owner": lambda backend, job_id: backend.has_owner("owner"),
-    "close_owner": lambda backend, job_id: backend.close_owner("owner"),
+    "owners.open": lambda backend, job_id: backend.owners.open(),
+    "owners.beat": lambda backend, job_id: backend.owners.beat("owner"),
+    "owners.has": lambda backend, job_id: backend.owners.has("owner"),
+    "owners.close": lambda backend, job_id: backend.owners.close("owner"),
     "redrive_jobs": lambda backend, job_id: backend.redrive_jobs(tags=["dead"]),
     "get_jobs": lambda backend, job_id: backend.get_jobs([job_id]),
     "get_job_stats": lambda backend, job_id: backend.get_job_stats(),
-    "overview": lambda backend, job_id: backend.overview(),
+    "reading.count_jobs": lambda backend, job_id: backend.reading.count_jobs(),
+    "reading.overview": lambda backend, job_id: backend.reading.overview(),
     "list_jobs": lambda backend, job_id: backend.list_jobs(),
+    "reading.select_jobs": lambda backend, job_id: backend.reading.select_jobs(JobSelection()),
+    "reading.find_ids": lambda backend, job_id: backend.reading.find_ids("job"),
     "read_journal": lambda backend, job_id: backend.read_journal(),
-    "store_id": lambda backend, job_id: backend.store_id(),
-    "journal_span": lambda backend, job_id: backend.journal_span(),
-    "jobs_span": lambda backend, job_id: backend.jobs_span(),
-    "register_consumer": lambda backend, job_id: backend.register_consumer("reader"),
-    "hold_consumer": lambda backend, job_id: backend.hold_consumer("reader", "me", 10),
-    "advance_consumer": lambda backend, job_id: backend.advance_consumer("reader", 0),
-    "list_consumers": lambda backend, job_id: backend.list_consumers(),
-    "forget_consumer": lambda backend, job_id: backend.forget_consumer("reader"),
-    "archive_journal": lambda backend, job_id: backend.archive_journal(timedelta(days=1)),
-    "save_deliveries": lambda backend, job_id: backend.save_deliveries("me"),
-    "due_deliveries": lambda backend, job_id: backend.due_deliveries(),
-    "list_deliveries": lambda backend, job_id: backend.list_deliveries(),
-    "count_deliveries": lambda backend, job_id: backend.count_deliveries(),
-    "retry_deliveries": lambda backend, job_id: backend.retry_deliveries(),
-    "tick_schedule": lambda backend, job_id: backend.tick_schedule(
+    "journal.store_id": lambda backend, job_id: backend.journal.store_id(),
+    "journal.span": lambda backend, job_id: backend.journal.span(),
+    "reading.jobs_span": lambda backend, job_id: backend.reading.jobs_span(),
+    "journal.register_consumer": lambda backend, job_id: backend.journal.register_consumer("reader"),
+    "journal.hold_consumer": lambda backend, job_id: backend.journal.hold_consumer("reader", "me", 10),
+    "journal.advance_consumer": lambda backend, job_id: backend.journal.advance_consumer("reader", 0),
+    "journal.list_consumers": lambda backend, job_id: backend.journal.list_consumers(),
+    "journal.forget_consumer": lambda backend, job_id: backend.journal.forget_consumer("reader"),
+    "journal.archive": lambda backend, job_id: backend.journal.archive(timedelta(days=1)),
+    "outbox.save_deliveries": lambda backend, job_id: backend.outbox.save_deliveries("me"),
+    "outbox.due_deliveries": lambda backend, job_id: backend.outbox.due_deliveries(),
+    "outbox.list_deliveries": lambda backend, job_id: backend.outbox.list_deliveries(),
+    "outbox.count_deliveries": lambda backend, job_id: backend.outbox.count_deliveries(),
+    "outbox.retry_deliveries": lambda backend, job_id: backend.outbox.retry_deliveries(),
+    "outbox.tick_schedule": lambda backend, job_id: backend.outbox.tick_schedule(
         "nightly", datetime(2030, 1, 1, tzinfo=UTC), [a_job(id="another")], after=None
     ),
-    "list_schedules": lambda backend, job_id: backend.list_schedules(),
-    "forget_schedule": lambda backend, job_id: backend.forget_schedule("nightly"),
-    "get_archive": lambda backend, job_id: backend.get_archive(),
+    "outbox.list_schedules": lambda backend, job_id: backend.outbox.list_schedules(),
+    "outbox.forget_schedule": lambda backend, job_id: backend.outbox.forget_schedule("nightly"),
+    "journal.get_archive": lambda backend, job_id: backend.journal.get_archive(),
     "maintain": lambda backend, job_id: backend.maintain(),
     "cleanup_expired_jobs": lambda backend, job_id: backend.cleanup_expired_jobs(timedelta(days=1)),
     "delete_jobs": lambda backend, job_id: backend.delete_jobs(tags=["finished"]),
     "set_blocked": lambda backend, job_id: backend.set_blocked(True),
     "is_blocked": lambda backend, job_id: backend.is_blocked(),
-    "listen": lambda backend, job_id: backend.listen(lambda changes: None),
+    "runtime.listen": lambda backend, job_id: backend.runtime.listen(lambda changes: None),
 }
 
 VERBS = JOB_VERBS | PLURAL_VERBS | OTHER_VERBS

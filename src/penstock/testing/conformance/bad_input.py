@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.base import Backend
-from penstock.errors import DependencyError, InvalidArgumentError, PenstockError
+from penstock.backends import Backend
+from penstock.errors import DependencyError, InvalidArgumentError, PenstockError, shown
 from penstock.job import JobStatus, Key
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._cells import cells
@@ -35,7 +35,7 @@ _LIMITS = {
     "idempotency_key": 256,
     "parent_id": 512,
 }
-#: What not every text can be begins so.
+#: A prefix of texts that are invalid in some fields.
 _BEGINNING = {"callback_url": "https://example.com/"}
 _CALLABLE = (
     "http://example.com",
@@ -295,7 +295,7 @@ class BadArguments(Suite):
         with refused(backend, InvalidArgumentError):
             PLURAL_VERBS[verb](backend, job_id)
 
-    @cells("attempt", [True, "1", 1.0, b"1"], ids=repr)
+    @cells("attempt", [True, "1", 1.0, b"1", -1, 2**31, 10**5000], ids=shown)
     @cells("verb", [*REPORTS, *CANCEL_REPORTS])
     def test_what_is_no_attempt_is_refused(self, backend: Backend, verb: str, attempt: Any) -> None:
         put_running(backend, "job")
@@ -316,11 +316,14 @@ class BadArguments(Suite):
             {"limit": 1.0},
             {"limit": "1"},
             {"limit": None},
+            {"limit": 2**31},
+            {"tags": 5},
             {"tags": "red"},
             {"tags": b"red"},
             {"tags": [5]},
             {"tags": [""]},
             {"tags": ["nul\x00"]},
+            {"types": 5},
             {"types": "mail"},
             {"types": b"mail"},
             {"types": [5]},

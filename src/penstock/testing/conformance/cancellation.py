@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError
 from penstock.job import JobState, JobStatus
 from penstock.testing.clock import ManualClock
@@ -32,11 +32,11 @@ class Cancellation(Suite):
     """cancel_jobs."""
 
     def test_only_what_waits_can_be_cancelled_on_demand(self, backend: Backend) -> None:
-        """R16: whoever clears a queue leaves alone what runs."""
+        """R16: clearing a queue does not cancel running jobs."""
         for status in (_S.UNKNOWN_RETRY, _S.INITIAL_PENDING, _S.FAILED_RETRY, _S.CANCELLING, _S.COMPLETED):
             drive(backend, status, str(status))
         put_running(backend, "running")
-        claim(backend, "failed_retry")  # since somebody saw it waiting
+        claim(backend, "failed_retry")  # it was waiting when the caller read it
         waiting = ["unknown_retry", "initial_pending"]
         others = ["failed_retry", "running", "cancelling", "completed", MISSING]
         cancelled, unknown = backend.cancel_jobs(job_ids=[*waiting, *others], waiting_only=True)

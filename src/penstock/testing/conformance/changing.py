@@ -6,7 +6,7 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError
 from penstock.job import JobStatus, Key, Priority
 from penstock.policy import FailureCategory
@@ -271,6 +271,20 @@ class Notes(Suite):
 
 class Redriving(Suite):
     """redrive_jobs."""
+
+    def test_a_refused_redrive_names_every_job_that_refuses_it(self, backend: Backend) -> None:
+        drive(backend, _S.FAILED, "dead")
+        drive(backend, _S.COMPLETED, "done")
+        put(backend, "waits")
+        with refused(backend, InvalidTransitionError) as caught:
+            backend.redrive_jobs(job_ids=["dead", "done", "waits"])
+        failed: Any = caught.value.failed  # type: ignore[attr-defined]
+        assert failed == ((1, "done", "it is completed"), (2, "waits", "it is initial_pending"))
+        with refused(backend, JobNotFoundError) as absent:
+            backend.redrive_jobs(job_ids=["no-1", "dead", "no-2"])
+        assert absent.value.missing == ("no-1", "no-2")  # type: ignore[attr-defined]
+        assert "not found" in str(absent.value)
+        assert "no-2" in str(absent.value)
 
     def test_by_tags_those_that_died_with_their_dependency_are_left_out(self, backend: Backend) -> None:
         """DESIGN 2: dependents are not revived: their copies would run before what they waited for."""

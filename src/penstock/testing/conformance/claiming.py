@@ -1,11 +1,11 @@
-"""Claiming: who gets which jobs, in which order, and what a claim changes."""
+"""Claiming: which jobs a claim returns, in which order, and what it changes."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
-from penstock.backends.base import Backend, ClaimRequest
+from penstock.backends import Backend, ClaimRequest
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError
 from penstock.job import Job, JobState, JobStatus, Key, Priority
 from penstock.testing.clock import ManualClock
@@ -96,7 +96,7 @@ class Claiming(Suite):
         assert backend.get_job("job").description is None
 
     def test_the_first_claim_leaves_the_description_that_was_given(self, backend: Backend) -> None:
-        """C14: what the caller gave is kept; it goes with what the first attempt said."""
+        """C14: the description of a submission is kept for the first attempt and cleared by the second."""
         put(backend, "job", "other", description="Import of May")
         (first, second) = backend.dequeue_jobs(WORKER, limit=2)
         assert (first.description, second.description) == ("Import of May", "Import of May")
@@ -389,7 +389,7 @@ class ManyDue(Suite):
     def test_a_filtered_claim_finds_its_job_behind_thousands_that_are_due(
         self, backend: Backend, clock: ManualClock
     ) -> None:
-        """Q13, G13: eligible is eligible, however many others are."""
+        """Q13, G13: a job is eligible however many others are."""
         due = clock.advance(0) + timedelta(seconds=5)
         backend.enqueue_jobs([a_job(id=f"job-{number}", run_at=due) for number in range(2_500)])
         put(backend, "wanted", tags=["rare"], run_at=due, priority=4)
@@ -399,7 +399,7 @@ class ManyDue(Suite):
 
 
 class Held(Suite):
-    """Jobs that are taken only by their id, and restarted by it."""
+    """Jobs that are claimed only by their id, and restarted by it."""
 
     def test_a_held_job_is_taken_by_its_id_alone(self, backend: Backend) -> None:
         put(backend, "held", held=True, tags=["red"], key="k")
@@ -442,9 +442,9 @@ class Held(Suite):
     def test_a_restarted_job_is_held_by_its_owner(self, backend: Backend) -> None:
         put_running(backend, "held", held=True)
         backend.stop_job("held", "enough")
-        owner = backend.open_owner()
+        owner = backend.owners.open()
         backend.restart_job("held", WORKER, owner=owner)
-        backend.close_owner(owner)
+        backend.owners.close(owner)
         backend.maintain()
         assert backend.get_job("held").status is JobStatus.UNKNOWN_RETRY
 

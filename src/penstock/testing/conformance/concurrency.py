@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.errors import InvalidTransitionError, JobExistsError, StaleAttemptError
 from penstock.job import JobStatus, Key
 from penstock.testing.conformance._support import (

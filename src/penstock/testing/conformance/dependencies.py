@@ -1,4 +1,4 @@
-"""Dependencies: who waits for whom, what is inherited, and how an end spreads."""
+"""Dependencies: waiting, inherited priorities, and how an end propagates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.errors import DependencyError
 from penstock.job import CANCELLED, Job, JobState, JobStatus, Priority
 from penstock.policy import FailureCategory
@@ -40,7 +40,7 @@ _BAD_ENDS = [status for status in STATUSES if status.is_final and status is not 
 
 
 def fate(status: JobStatus) -> JobStatus:
-    """Where a dependent goes when what it waits for ends like this."""
+    """Return the status of a dependent whose dependency ends in this one."""
     return _S.UNSCHEDULED if status in CANCELLED else status
 
 
@@ -202,7 +202,7 @@ class After(Suite):
 
 
 class Propagation(Suite):
-    """A dependency that did not succeed takes its dependents with it."""
+    """A dependency that did not succeed ends its dependents."""
 
     @cells("end", _BAD_ENDS)
     def test_a_dependent_shares_the_fate(self, backend: Backend, clock: ManualClock, end: JobStatus) -> None:
@@ -434,7 +434,7 @@ def _cycle(*edges: str) -> list[Job]:
 
 
 class DependencyLimits(Suite):
-    """What no dependency may be."""
+    """Dependencies that are refused."""
 
     @cells("field", ["after", "after_any"])
     def test_an_unknown_reference_is_refused(self, backend: Backend, field: str) -> None:
@@ -493,7 +493,7 @@ class DependencyLimits(Suite):
     def test_the_depth_can_be_set(self, make_backend: MakeBackend, clock: ManualClock, limit: int) -> None:
         """G25."""
         backend = make_backend(clock=clock, max_depth=limit)
-        assert backend.max_depth == limit
+        assert backend.options.max_depth == limit
         with refused(backend, DependencyError) as caught:
             backend.enqueue_jobs(chain_of(limit + 1))
         assert caught.value.reason == "depth"  # type: ignore[attr-defined]

@@ -1,13 +1,15 @@
-"""Who holds a job: unresponsive workers, leases, heartbeats and owners."""
+"""The holders of jobs: unresponsive workers, leases, heartbeats and owners."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
-from penstock.backends.base import Backend
+import pytest
+
+from penstock.backends import Backend, ClaimRequest, Withheld
 from penstock.errors import InvalidArgumentError, StaleAttemptError
-from penstock.job import JobState, JobStatus, Maintenance
+from penstock.job import Job, JobState, JobStatus, Key, Maintenance
 from penstock.policy import FailureCategory
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._cells import cells
@@ -21,6 +23,7 @@ from penstock.testing.conformance._support import (
     Suite,
     claim,
     drive,
+    ids,
     is_takeable,
     put,
     put_running,
@@ -35,7 +38,7 @@ _LEASE = time_limits(visibility=60)
 
 
 def lose(backend: Backend, how: str) -> None:
-    """Take every job from WORKER, in one of two ways."""
+    """Reclaim every job of WORKER, in one of two ways."""
     if how == "mark_worker_unresponsive":
         backend.mark_worker_unresponsive(WORKER)
     else:
@@ -185,6 +188,79 @@ class LostWorkers(Suite):
             backend.mark_worker_unresponsive(name)
 
 
+class UnresponsiveClaims(Suite):
+    """Claims for streams of an assignee that was declared unresponsive; see `ClaimRequest.pushed`."""
+
+    def _pushed(self, backend: Backend, **fields: Any) -> list[Job]:
+        request = ClaimRequest(**{"assignee_id": WORKER, "pushed": True, **fields})
+        (found,) = backend.dequeue_jobs_for([request])
+        return found
+
+    def test_a_pushed_claim_gets_nothing_and_others_do(self, backend: Backend) -> None:
+        """Q45."""
+        put_running(backend, "job")
+        backend.mark_worker_unresponsive(WORKER)
+        with unchanged(backend):
+            found = self._pushed(backend)
+            assert isinstance(found, Withheld)
+            assert found == []
+        assert backend.runtime.unresponsive([WORKER, OTHER_WORKER]) == {WORKER}
+        pushed = ClaimRequest(assignee_id=WORKER, pushed=True)
+        other = ClaimRequest(assignee_id=OTHER_WORKER, pushed=True)
+        first, second = backend.dequeue_jobs_for([pushed, other])
+        assert (first, ids(second)) == ([], ["job"])
+
+    @cells(
+        "filters", [{"types": ["t"]}, {"types": ["t", "u"]}, {"tags": ["red"]}, {"key": "k"}, {}], ids=repr
+    )
+    def test_whatever_it_is_claimed_by(self, backend: Backend, filters: dict[str, Any]) -> None:
+        put(backend, "job", type="t", tags=("red",), key=Key("k"))
+        backend.mark_worker_unresponsive(WORKER)
+        assert isinstance(self._pushed(backend, **filters), Withheld)
+        assert ids(self._pushed(backend, assignee_id=OTHER_WORKER, **filters)) == ["job"]
+
+    def test_a_claim_by_hand_is_made_as_before(self, backend: Backend) -> None:
+        put_running(backend, "job")
+        backend.mark_worker_unresponsive(WORKER)
+        assert ids(backend.dequeue_jobs(WORKER)) == ["job"]
+
+    @cells("sign", ["heartbeat", "revives", "complete_job", "fail_job", "stop_job"])
+    def test_a_sign_of_life_ends_it(self, backend: Backend, sign: str) -> None:
+        """Q45, Q40."""
+        put_running(backend, "job")
+        put(backend, "next")
+        backend.mark_worker_unresponsive(WORKER)
+        if sign == "heartbeat":
+            backend.heartbeat(WORKER)
+        elif sign != "revives":
+            getattr(backend, sign)("job", *(["boom"] if sign == "fail_job" else []), attempt=1)
+        claimed = self._pushed(backend, limit=5, revives=sign == "revives")
+        assert "next" in ids(claimed)
+        assert backend.runtime.unresponsive([WORKER]) == set()
+
+    def test_what_others_do_is_no_sign_of_life(self, backend: Backend) -> None:
+        put_running(backend, "job")
+        backend.mark_worker_unresponsive(WORKER)
+        claim(backend, "job", OTHER_WORKER)
+        backend.heartbeat(OTHER_WORKER)
+        backend.complete_job("job", attempt=2)
+        with pytest.raises(StaleAttemptError):
+            backend.complete_job("job", attempt=1)
+        backend.maintain()
+        assert backend.runtime.unresponsive([WORKER]) == {WORKER}
+
+    def test_a_reset_declares_nobody_unresponsive(self, backend: Backend) -> None:
+        put_running(backend, "job")
+        backend.reset_running_jobs()
+        assert ids(self._pushed(backend)) == ["job"]
+
+    @cells("field", ["pushed", "revives"])
+    def test_what_is_no_flag_is_refused(self, backend: Backend, field: str) -> None:
+        put(backend, "job")
+        with refused(backend, InvalidArgumentError):
+            self._pushed(backend, **{field: 1})
+
+
 class Leases(Suite):
     """The visibility timeout of jobs that were claimed by hand."""
 
@@ -316,7 +392,7 @@ class Leases(Suite):
     def test_a_job_corrected_back_into_flight_is_not_held_for_ever(
         self, backend: Backend, clock: ManualClock
     ) -> None:
-        """Q7, G15: whoever should stop it may be gone."""
+        """Q7, G15: the owner that should stop it may be lost."""
         put_running(backend, "job", timeouts=_LEASE)
         backend.mark_job_unknown_stopped("job", "no answer")
         backend.update_job_status("job", _S.CANCELLING)
@@ -335,47 +411,47 @@ class Owners(Suite):
     """Liveness rows of processes."""
 
     def test_an_open_owner_is_alive_and_a_closed_one_is_gone(self, backend: Backend) -> None:
-        owner = backend.open_owner()
+        owner = backend.owners.open()
         assert owner
-        assert backend.beat_owner(owner) is True
-        assert backend.has_owner(owner) is True
-        backend.close_owner(owner)
-        assert backend.beat_owner(owner) is False
-        assert backend.has_owner(owner) is False
+        assert backend.owners.beat(owner) is True
+        assert backend.owners.has(owner) is True
+        backend.owners.close(owner)
+        assert backend.owners.beat(owner) is False
+        assert backend.owners.has(owner) is False
 
     def test_every_owner_has_an_id_of_its_own(self, backend: Backend) -> None:
-        owners = [backend.open_owner() for _ in range(3)]
+        owners = [backend.owners.open() for _ in range(3)]
         assert len(set(owners)) == 3
 
     def test_closing_twice_is_fine(self, backend: Backend) -> None:
-        owner = backend.open_owner()
-        backend.close_owner(owner)
-        backend.close_owner(owner)
+        owner = backend.owners.open()
+        backend.owners.close(owner)
+        backend.owners.close(owner)
 
     def test_an_owner_writes_no_journal(self, backend: Backend) -> None:
         with unchanged(backend):
-            owner = backend.open_owner()
-            backend.beat_owner(owner)
-            backend.has_owner(owner)
-            backend.close_owner(owner)
+            owner = backend.owners.open()
+            backend.owners.beat(owner)
+            backend.owners.has(owner)
+            backend.owners.close(owner)
 
     def test_a_beating_owner_holds_its_jobs_however_long_they_take(
         self, backend: Backend, clock: ManualClock
     ) -> None:
         """C28: the visibility is no limit for an owner that lives."""
         put(backend, "job", timeouts=_LEASE)
-        owner = backend.open_owner()
+        owner = backend.owners.open()
         claim(backend, "job", owner=owner)
         for _ in range(40):
             clock.advance(5)
-            assert backend.beat_owner(owner)
+            assert backend.owners.beat(owner)
             assert backend.maintain().lost == 0
         assert backend.get_job("job").status is _S.RUNNING
 
     def test_a_process_never_judges_itself(self, backend: Backend, clock: ManualClock) -> None:
-        """C28: whoever runs the upkeep is alive, however late its own beat."""
+        """C28: the process that runs the upkeep is alive, however late its own heartbeat."""
         put(backend, "job", timeouts=_LEASE)
-        claim(backend, "job", owner=backend.open_owner())
+        claim(backend, "job", owner=backend.owners.open())
         clock.advance(timedelta(hours=1))
         assert backend.maintain().lost == 0
         assert backend.get_job("job").status is _S.RUNNING
@@ -383,12 +459,12 @@ class Owners(Suite):
     def test_the_jobs_of_a_closed_owner_are_lost(self, backend: Backend) -> None:
         """C63."""
         put(backend, "running", "cancelling", "other")
-        owner, living = backend.open_owner(), backend.open_owner()
+        owner, living = backend.owners.open(), backend.owners.open()
         claim(backend, "running", owner=owner)
         claim(backend, "cancelling", owner=owner)
         claim(backend, "other", owner=living)
         backend.cancel_jobs(job_ids=["cancelling"])
-        backend.close_owner(owner)
+        backend.owners.close(owner)
         assert backend.get_job("running").status is _S.RUNNING
         assert backend.maintain().lost == 2
         assert backend.get_job("running").status is _S.UNKNOWN_RETRY
@@ -397,12 +473,12 @@ class Owners(Suite):
 
     def test_a_job_reported_before_its_owner_closed_is_not_lost(self, backend: Backend) -> None:
         put(backend, "done", "again")
-        owner = backend.open_owner()
+        owner = backend.owners.open()
         claim(backend, "done", owner=owner)
         claim(backend, "again", owner=owner)
         backend.complete_job("done")
         backend.fail_job("again", "boom")
         claim(backend, "again", OTHER_WORKER)
-        backend.close_owner(owner)
+        backend.owners.close(owner)
         assert backend.maintain().lost == 0
         assert backend.get_job("again").status is _S.RUNNING

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import timedelta
 from typing import Any
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.errors import DependencyError, InvalidArgumentError
 from penstock.job import Job, JobStatus
 from penstock.testing.clock import ManualClock
@@ -17,17 +18,24 @@ from penstock.testing.conformance._support import (
     Suite,
     a_job,
     all_jobs,
+    assert_sound,
     drive,
     ids,
     put,
     refused,
     unchanged,
 )
+from penstock.testing.conformance.concurrency import together
 
 
 def keyed(job_id: str, key: str = "once", **fields: Any) -> Job:
     """Return a job with an idempotency key."""
     return a_job(id=job_id, idempotency_key=key, **{"type": "task", **fields})
+
+
+def unique(job_id: str, key: str = "once", **fields: Any) -> Job:
+    """Return a job whose idempotency key is reserved while it is unfinished."""
+    return keyed(job_id, key, unique="while_unfinished", **fields)
 
 
 class Idempotency(Suite):
@@ -40,7 +48,7 @@ class Idempotency(Suite):
             assert backend.enqueue_job(keyed("second", payload=b"different")) == "first"
 
     def test_the_same_submission_again_is_answered_the_same(self, backend: Backend) -> None:
-        """G2: a client that did not hear the first answer."""
+        """G2: a client that did not receive the first answer."""
         job = keyed("first")
         backend.enqueue_job(job)
         with unchanged(backend):
@@ -186,6 +194,137 @@ class Idempotency(Suite):
         """G2."""
         backend.enqueue_job(keyed("a"))
         assert second_backend.enqueue_job(keyed("b")) == "a"
+
+    @cells("status", [status for status in STATUSES if not status.is_final])
+    def test_a_key_that_is_unique_while_unfinished_is_taken_until_then(
+        self, backend: Backend, clock: ManualClock, status: JobStatus
+    ) -> None:
+        """However long that takes: the window does not count."""
+        drive(backend, status, idempotency_key="once", unique="while_unfinished")
+        with unchanged(backend):
+            assert backend.enqueue_job(unique("other")) == "job"
+        clock.advance(timedelta(hours=25))
+        with unchanged(backend):
+            assert backend.enqueue_job(unique("other")) == "job"
+            assert backend.enqueue_job(keyed("plain", type="task")) == "job"
+
+    @cells("status", [status for status in STATUSES if status.is_final])
+    def test_a_key_that_is_unique_while_unfinished_is_free_once_its_job_has_ended(
+        self, backend: Backend, status: JobStatus
+    ) -> None:
+        drive(backend, status, "old", idempotency_key="once", unique="while_unfinished")
+        assert backend.enqueue_job(unique("new")) == "new"
+        with unchanged(backend):
+            assert backend.enqueue_job(unique("third")) == "new"
+        assert backend.get_job("new").unique == "while_unfinished"
+
+    def test_a_key_of_an_ended_unique_job_is_free_for_a_job_of_the_usual_rule(self, backend: Backend) -> None:
+        drive(backend, JobStatus.COMPLETED, "old", idempotency_key="once", unique="while_unfinished")
+        assert backend.enqueue_job(keyed("new")) == "new"
+        assert backend.get_job("new").unique is None
+
+    def test_a_unique_job_takes_over_the_key_of_a_usual_one_that_has_ended(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
+        drive(backend, JobStatus.COMPLETED, "old", idempotency_key="once")
+        assert backend.enqueue_job(keyed("usual")) == "old"
+        assert backend.enqueue_job(unique("new")) == "new"
+        assert backend.enqueue_job(keyed("usual")) == "new"
+
+    def test_a_unique_job_is_a_duplicate_of_an_unfinished_usual_one(self, backend: Backend) -> None:
+        backend.enqueue_job(keyed("usual"))
+        with unchanged(backend):
+            assert backend.enqueue_job(unique("new")) == "usual"
+
+    def test_a_job_whose_end_is_corrected_has_its_key_again_unless_it_is_taken(
+        self, backend: Backend
+    ) -> None:
+        """UNKNOWN_STOPPED is final, and may still turn out to be unfinished."""
+        drive(backend, JobStatus.UNKNOWN_STOPPED, "old", idempotency_key="once", unique="while_unfinished")
+        backend.update_job_status("old", JobStatus.UNKNOWN_RETRY)
+        assert backend.enqueue_job(unique("new")) == "old"
+        backend.update_job_status("old", JobStatus.UNKNOWN_STOPPED)
+        assert backend.enqueue_job(unique("new")) == "new"
+        backend.update_job_status("old", JobStatus.UNKNOWN_RETRY)
+        assert backend.enqueue_job(unique("third")) == "new"
+
+    def test_deleting_an_ended_unique_job_does_not_free_the_key_of_its_successor(
+        self, backend: Backend
+    ) -> None:
+        drive(backend, JobStatus.COMPLETED, "old", idempotency_key="once", unique="while_unfinished")
+        backend.enqueue_job(unique("new"))
+        backend.delete_jobs(job_ids=["old"])
+        assert backend.enqueue_job(unique("third")) == "new"
+
+    def test_unique_jobs_of_one_batch_share_their_key(self, backend: Backend) -> None:
+        drive(backend, JobStatus.COMPLETED, "old", idempotency_key="once", unique="while_unfinished")
+        assert backend.enqueue_jobs([unique("a"), unique("b"), unique("c", "other")]) == ["a", "a", "c"]
+
+    def test_a_spawned_job_is_unique_too(self, backend: Backend) -> None:
+        backend.enqueue_job(unique("child"))
+        put(backend, "parent", type="parent")
+        (parent,) = backend.dequeue_jobs(WORKER, types=["parent"])
+        assert backend.spawn_jobs("parent", [unique("again")], attempt=parent.attempt) == ["child"]
+        backend.dequeue_jobs(WORKER, job_ids=["child"])
+        backend.complete_job("child")
+        assert backend.spawn_jobs("parent", [unique("again")], attempt=parent.attempt) == ["again"]
+
+    def test_a_redriven_copy_of_a_unique_job_has_neither_key_nor_rule(self, backend: Backend) -> None:
+        drive(backend, JobStatus.FAILED, idempotency_key="once", unique="while_unfinished")
+        (copy,) = backend.redrive_jobs(job_ids=["job"])
+        copied = backend.get_job(copy)
+        assert (copied.idempotency_key, copied.unique) == (None, None)
+        assert backend.enqueue_job(unique("other")) == "other"
+
+    def test_the_journal_tells_unique_jobs_from_others(self, backend: Backend) -> None:
+        backend.enqueue_jobs([keyed("usual", "a"), unique("unique", "b")])
+        assert [entry.verb for entry in backend.read_journal()] == ["enqueue", "enqueue_unique"]
+
+    def test_submitters_at_the_same_time_leave_one_unfinished_job_of_a_key(self, backend: Backend) -> None:
+        """Each round ends the job of the round before, while several threads submit."""
+        for round_ in range(5):
+            ids = together(
+                *(functools.partial(backend.enqueue_job, unique(f"{round_}-{number}")) for number in range(8))
+            )
+            assert len(set(ids)) == 1
+            assert backend.get_job_stats().pending_jobs == 1
+            (job,) = backend.dequeue_jobs(WORKER)
+            backend.complete_job(job.id)
+
+    def test_submitters_of_several_objects_leave_one_unfinished_job_while_others_end_it(
+        self, backend: Backend, second_backend: Backend
+    ) -> None:
+        """The journal's check of keys finds no two at a time."""
+
+        def submit(store: Backend, name: str) -> None:
+            for number in range(10):
+                store.enqueue_job(unique(f"{name}-{number}"))
+
+        def work(store: Backend, name: str) -> None:
+            for _ in range(10):
+                for job in store.dequeue_jobs(name):
+                    store.complete_job(job.id)
+
+        stores = [backend, second_backend]
+        together(
+            *(functools.partial(submit, stores[n % 2], f"s{n}") for n in range(4)),
+            *(functools.partial(work, stores[n % 2], f"w{n}") for n in range(2)),
+        )
+        assert sum(not job.status.is_final for job in all_jobs(backend)) <= 1
+        assert_sound(backend)
+
+    @cells(
+        "rule",
+        ["", "window", "while_unfinished ", 5, True, ["while_unfinished"], "nul\x00", "\ud800"],
+        ids=ascii,
+    )
+    def test_another_rule_is_refused(self, backend: Backend, rule: Any) -> None:
+        with refused(backend, InvalidArgumentError):
+            backend.enqueue_job(keyed("job", unique=rule))
+
+    def test_a_rule_without_a_key_is_refused(self, backend: Backend) -> None:
+        with refused(backend, InvalidArgumentError):
+            backend.enqueue_job(a_job(id="job", type="t", unique="while_unfinished"))
 
     def test_a_redriven_copy_has_no_key(self, backend: Backend) -> None:
         """C23."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError, StaleAttemptError
 from penstock.job import JobStatus, JournalEntry, Key, Priority
 from penstock.policy import FailureCategory, Timeouts
@@ -39,7 +39,7 @@ _S = JobStatus
 
 
 class Journal(Suite):
-    """What the rows say."""
+    """The contents of the rows."""
 
     def test_the_first_row_tells_where_a_job_came_from(self, backend: Backend, clock: ManualClock) -> None:
         """R10, R11, R12."""
@@ -207,7 +207,7 @@ class Journal(Suite):
         ids=lambda value: value if isinstance(value, str) else "",
     )
     def test_every_verb_of_cancellation_writes_its_name(self, backend: Backend, call: Any, verb: str) -> None:
-        """C9: the verb tells an acknowledgement from a stop."""
+        """C9: the verb distinguishes an acknowledgement from a stop."""
         drive(backend, _S.CANCELLING)
         call(backend)
         assert verbs_of(backend, "job") == ["enqueue", "claim", "cancel", verb]
@@ -318,25 +318,25 @@ class JournalReading(Suite):
                 assert [row.job_id for row in reader.read_journal(after=number)] == [f"job-{number}"]
 
     def test_the_span_reaches_to_ones_own_commit(self, backend: Backend, second_backend: Backend) -> None:
-        assert backend.journal_span() == (1, 0)
+        assert backend.journal.span() == (1, 0)
         for number, writer in enumerate([backend, second_backend] * 2, start=1):
             put(writer, f"job-{number}")
-            assert {reader.journal_span() for reader in (backend, second_backend)} == {(1, number)}
+            assert {reader.journal.span() for reader in (backend, second_backend)} == {(1, number)}
 
     def test_the_span_of_the_jobs_covers_those_stored(self, backend: Backend) -> None:
-        assert backend.jobs_span() == (1, 0)
+        assert backend.reading.jobs_span() == (1, 0)
         put(backend, "a", "b", "c")
-        first, last = backend.jobs_span()
+        first, last = backend.reading.jobs_span()
         assert last - first >= 2
         for name in ("a", "b"):
             claim(backend, name)
             backend.complete_job(name)
         backend.delete_jobs(job_ids=["a", "b"])
-        assert backend.jobs_span() == (last, last)
+        assert backend.reading.jobs_span() == (last, last)
 
     def test_a_store_keeps_its_id(self, backend: Backend, second_backend: Backend) -> None:
-        assert backend.store_id() == second_backend.store_id() == backend.store_id()
-        assert len(backend.store_id()) == 32
+        assert backend.journal.store_id() == second_backend.journal.store_id() == backend.journal.store_id()
+        assert len(backend.journal.store_id()) == 32
 
     def test_the_rows_of_removed_jobs_stay(self, backend: Backend) -> None:
         drive(backend, _S.COMPLETED)
@@ -349,7 +349,7 @@ class JournalReading(Suite):
         for name in ("b", "a"):
             claim(backend, name)
             backend.complete_job(name)
-        rows = backend.job_history("a")
+        rows = backend.journal.history("a")
         assert rows == [row for row in journal(backend) if row.job_id == "a"]
         assert [row.n for row in rows] == [1, 2, 3]
 
@@ -358,29 +358,29 @@ class JournalReading(Suite):
         for _ in range(3):
             claim(backend, "a")
             backend.fail_job("a", "broken")
-        assert [row.n for row in backend.job_history("a", 2)] == [6, 7]
-        assert [row.n for row in backend.job_history("a", limit=1)] == [7]
+        assert [row.n for row in backend.journal.history("a", 2)] == [6, 7]
+        assert [row.n for row in backend.journal.history("a", limit=1)] == [7]
 
     def test_a_history_is_not_that_of_an_earlier_job_with_the_same_id(self, backend: Backend) -> None:
         drive(backend, _S.COMPLETED)
         backend.delete_jobs(job_ids=["job"])
         with refused(backend, JobNotFoundError):
-            backend.job_history("job")
+            backend.journal.history("job")
         put(backend, "job")
-        assert [(row.n, str(row.verb)) for row in backend.job_history("job")] == [(1, "enqueue")]
+        assert [(row.n, str(row.verb)) for row in backend.journal.history("job")] == [(1, "enqueue")]
 
     def test_a_history_reaches_to_the_commits_of_others(
         self, backend: Backend, second_backend: Backend
     ) -> None:
         put(backend, "a")
         claim(second_backend, "a")
-        assert [str(row.verb) for row in backend.job_history("a")] == ["enqueue", "claim"]
+        assert [str(row.verb) for row in backend.journal.history("a")] == ["enqueue", "claim"]
 
     @cells("limit", [0, -1, True, "1", None], ids=repr)
     def test_a_history_without_a_sound_limit_is_refused(self, backend: Backend, limit: Any) -> None:
         put(backend, "a")
         with refused(backend, InvalidArgumentError):
-            backend.job_history("a", limit)
+            backend.journal.history("a", limit)
 
     @cells(
         "arguments",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.job import JobState, JobStatus, Key, Priority
 from penstock.policy import FailureCategory
 from penstock.testing.clock import ManualClock

@@ -1,4 +1,4 @@
-"""Listening: what a process is told about the commits made through its store object."""
+"""Listening: the notifications about commits that a process gets from its store object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.backends.base import Backend, Change
+from penstock.backends import Backend, Change
 from penstock.errors import JobExistsError
 from penstock.job import JobStatus, Key
 from penstock.testing.clock import ManualClock
@@ -24,23 +24,23 @@ from penstock.testing.conformance._support import (
 _S = JobStatus
 
 
-class Ears:
-    """A listener that keeps what it hears."""
+class Listener:
+    """A listener that keeps the changes it gets."""
 
     def __init__(self, backend: Backend) -> None:
-        self.heard: list[Change] = []
-        self.end = backend.listen(self._hear)
+        self.changes: list[Change] = []
+        self.end = backend.runtime.listen(self._add)
 
-    def _hear(self, changes: Sequence[Change]) -> None:
-        self.heard += changes
+    def _add(self, changes: Sequence[Change]) -> None:
+        self.changes += changes
 
     def take(self) -> list[Change]:
-        """Return what was heard since the last call."""
-        heard, self.heard = self.heard, []
-        return heard
+        """Return the changes since the last call."""
+        found, self.changes = self.changes, []
+        return found
 
     def steps(self) -> list[tuple[str, str, bool]]:
-        """Return (job, verb, available) of what was heard since the last call."""
+        """Return (job, verb, available) of the changes since the last call."""
         return [(change.job_id, str(change.verb), change.available) for change in self.take()]
 
 
@@ -49,9 +49,9 @@ class Listening(Suite):
 
     def test_a_change_is_told_before_the_verb_returns(self, backend: Backend) -> None:
         """Q13, R4."""
-        ears = Ears(backend)
+        listener = Listener(backend)
         put(backend, "job", tags=["red"], key=Key("k"), type="mail")
-        (change,) = ears.take()
+        (change,) = listener.take()
         assert change == Change(
             job_id="job",
             type="mail",
@@ -66,13 +66,13 @@ class Listening(Suite):
             available=True,
         )
         claim(backend, "job")
-        (change,) = ears.take()
+        (change,) = listener.take()
         assert (change.verb, change.from_status, change.status) == ("claim", _S.INITIAL_PENDING, _S.RUNNING)
         assert (change.attempt, change.assignee_id, change.available) == (1, WORKER, False)
 
     def test_a_life_is_told_step_by_step(self, backend: Backend) -> None:
         """Q34."""
-        ears = Ears(backend)
+        listener = Listener(backend)
         put_running(backend, "job")
         backend.fail_job("job", "boom")
         claim(backend, "job")
@@ -80,7 +80,7 @@ class Listening(Suite):
         claim(backend, "job")
         backend.cancel_jobs(job_ids=["job"])
         backend.acknowledge_cancellation("job", True)
-        assert ears.steps() == [
+        assert listener.steps() == [
             ("job", "enqueue", True),
             ("job", "claim", False),
             ("job", "fail", True),
@@ -93,51 +93,51 @@ class Listening(Suite):
 
     def test_a_met_dependency_makes_its_dependent_available(self, backend: Backend) -> None:
         """C46, R4, Q34."""
-        ears = Ears(backend)
+        listener = Listener(backend)
         put_running(backend, "first")
         put(backend, "second", after=["first"])
-        assert ears.steps()[-1] == ("second", "enqueue", False)
+        assert listener.steps()[-1] == ("second", "enqueue", False)
         backend.complete_job("first")
-        assert sorted(ears.steps()) == [("first", "complete", False), ("second", "available", True)]
+        assert sorted(listener.steps()) == [("first", "complete", False), ("second", "available", True)]
 
     def test_a_key_whose_turn_moves_on_makes_the_next_one_available(self, backend: Backend) -> None:
         """C46, R4, Q34."""
-        ears = Ears(backend)
+        listener = Listener(backend)
         put_running(backend, "head", key="k")
         put(backend, "next", "third", key="k")
-        assert ears.steps()[-2:] == [("next", "enqueue", False), ("third", "enqueue", False)]
+        assert listener.steps()[-2:] == [("next", "enqueue", False), ("third", "enqueue", False)]
         backend.stop_job("head")
-        assert sorted(ears.steps()) == [("head", "stop", False), ("next", "available", True)]
+        assert sorted(listener.steps()) == [("head", "stop", False), ("next", "available", True)]
 
     def test_a_delayed_job_is_available_when_upkeep_finds_it_due(
         self, backend: Backend, clock: ManualClock
     ) -> None:
         """C46, G4."""
-        ears = Ears(backend)
+        listener = Listener(backend)
         put(backend, "job", run_at=clock.now() + timedelta(seconds=5))
-        assert ears.steps() == [("job", "enqueue", False)]
+        assert listener.steps() == [("job", "enqueue", False)]
         backend.maintain()
-        assert ears.steps() == []
+        assert listener.steps() == []
         clock.advance(5)
         backend.maintain()
-        assert ears.steps() == [("job", "available", True)]
+        assert listener.steps() == [("job", "available", True)]
         backend.maintain()
-        assert ears.steps() == []
+        assert listener.steps() == []
 
     def test_a_batch_is_told_whole(self, backend: Backend) -> None:
         """Q17."""
-        heard: list[int] = []
-        backend.listen(lambda changes: heard.append(len(changes)))
+        found: list[int] = []
+        backend.runtime.listen(lambda changes: found.append(len(changes)))
         backend.enqueue_jobs([a_job(id=f"job-{number}", type="t") for number in range(50)])
-        assert sum(heard) == 50
+        assert sum(found) == 50
 
     def test_propagation_is_told(self, backend: Backend) -> None:
         """G26."""
         put(backend, "first")
         put(backend, "second", after=["first"])
-        ears = Ears(backend)
+        listener = Listener(backend)
         backend.cancel_jobs(job_ids=["first"])
-        assert sorted(ears.steps()) == [("first", "cancel", False), ("second", "propagate", False)]
+        assert sorted(listener.steps()) == [("first", "cancel", False), ("second", "propagate", False)]
 
     @pytest.mark.parametrize("how", ["acknowledged", "unresponsive", "reset"])
     def test_verbs_without_a_freed_map_tell_whose_jobs_moved(self, backend: Backend, how: str) -> None:
@@ -146,20 +146,20 @@ class Listening(Suite):
         if how == "acknowledged":
             backend.cancel_jobs(job_ids=["job"])
         before = backend.get_job("job").status
-        ears = Ears(backend)
+        listener = Listener(backend)
         if how == "acknowledged":
             backend.acknowledge_cancellation("job", True)
         elif how == "unresponsive":
             backend.mark_worker_unresponsive(WORKER)
         else:
             backend.reset_running_jobs()
-        (change,) = ears.take()
+        (change,) = listener.take()
         assert (change.job_id, change.from_status, change.assignee_id) == ("job", before, WORKER)
         assert not change.status.holds_slot
 
     def test_refused_calls_and_reads_tell_nothing(self, backend: Backend) -> None:
         put(backend, "job")
-        ears = Ears(backend)
+        listener = Listener(backend)
         with pytest.raises(JobExistsError):
             put(backend, "job")
         with pytest.raises(LookupError):
@@ -167,10 +167,10 @@ class Listening(Suite):
         backend.get_job("job")
         backend.get_job_stats()
         backend.read_journal()
-        assert ears.take() == []
+        assert listener.take() == []
 
     def test_a_listener_that_has_ended_hears_nothing(self, backend: Backend) -> None:
-        first, second = Ears(backend), Ears(backend)
+        first, second = Listener(backend), Listener(backend)
         put(backend, "a")
         first.end()
         first.end()
@@ -180,7 +180,7 @@ class Listening(Suite):
 
     def test_only_the_accepted_part_of_a_plural_is_told(self, backend: Backend) -> None:
         put_running(backend, "a", "b")
-        ears = Ears(backend)
+        listener = Listener(backend)
         with pytest.raises(ExceptionGroup):
             backend.complete_jobs({"a": None, MISSING: None})
-        assert ears.steps() == [("a", "complete", False)]
+        assert listener.steps() == [("a", "complete", False)]

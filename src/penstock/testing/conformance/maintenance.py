@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.base import Backend, Retention
+from penstock.backends import Backend, Retention
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError, StaleAttemptError
 from penstock.job import JobState, JobStatus, Maintenance
 from penstock.policy import FailureCategory, RetryPolicy
@@ -187,6 +187,29 @@ class ExecutionTimes(Suite):
             backend.heartbeat(WORKER)
         assert backend.maintain() == Maintenance(timed_out=1)
 
+    def test_a_jump_of_the_clock_does_not_end_the_job_of_an_owner_that_beats(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
+        """G14, C28: the owner bounds it by its own monotonic clock; the store knows only a clock that may be set."""
+        put(backend, "job", timeouts=time_limits(execution=1800))
+        owner = backend.owners.open()
+        claim(backend, "job", owner=owner)
+        clock.advance(timedelta(hours=1))
+        assert backend.maintain() == Maintenance()
+        assert backend.owners.beat(owner)
+        assert backend.maintain() == Maintenance()
+        assert backend.get_job("job").status is _S.RUNNING
+        backend.complete_job("job", b"done", attempt=1)
+
+    def test_without_its_owner_a_late_job_is_lost(self, backend: Backend, clock: ManualClock) -> None:
+        """G14, C28: an owner that is gone bounds nothing."""
+        put(backend, "job", timeouts=time_limits(execution=60))
+        owner = backend.owners.open()
+        claim(backend, "job", owner=owner)
+        clock.advance(71)
+        backend.owners.close(owner)
+        assert backend.maintain() == Maintenance(lost=1)
+
     def test_a_silent_holder_is_lost_before_it_is_late(self, backend: Backend, clock: ManualClock) -> None:
         """The order of upkeep."""
         put_running(backend, "job", timeouts=time_limits(execution=1, visibility=1))
@@ -205,7 +228,7 @@ class ExecutionTimes(Suite):
 
 
 class DueJobs(Suite):
-    """maintain also wakes what has become due."""
+    """maintain also promotes due jobs."""
 
     def test_a_delayed_job_is_counted_when_it_becomes_due(self, backend: Backend, clock: ManualClock) -> None:
         """G4, G6."""
@@ -363,6 +386,20 @@ class Deletion(Suite):
             backend.delete_jobs(["red"])
         with refused(backend, InvalidTransitionError):
             backend.delete_jobs(job_ids=["done", "open"])
+
+    def test_a_refused_deletion_names_every_job_that_refuses_it(self, backend: Backend) -> None:
+        drive(backend, _S.COMPLETED, "done")
+        drive(backend, _S.RUNNING, "runs")
+        put(backend, "waits")
+        with refused(backend, InvalidTransitionError) as caught:
+            backend.delete_jobs(job_ids=["done", "runs", "waits"])
+        failed: Any = caught.value.failed  # type: ignore[attr-defined]
+        assert {(job_id, reason) for _, job_id, reason in failed} == {
+            ("runs", "it is running"),
+            ("waits", "it is initial_pending"),
+        }
+        assert "'runs'" in str(caught.value)
+        assert "'waits'" in str(caught.value)
 
     def test_jobs_are_chosen_by_all_tags_and_by_id_together(self, backend: Backend) -> None:
         """Q50."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.errors import (
     DependencyError,
     InvalidArgumentError,
@@ -35,7 +35,7 @@ def jobs(*names: str, **fields: Any) -> list[Job]:
 
 
 class Publishing(Suite):
-    """publish_jobs: as enqueue_jobs, but what is there is left out."""
+    """publish_jobs: as enqueue_jobs, but jobs that are stored already are left out."""
 
     def test_what_is_missing_is_stored(self, backend: Backend) -> None:
         put(backend, "b", payload=b"first")
@@ -79,7 +79,7 @@ class Publishing(Suite):
     def test_what_is_left_out_may_stand_behind_a_job_that_waits_for_a_later_one(
         self, backend: Backend
     ) -> None:
-        """All that is read for the sake of that job, also what would not have been looked up by itself."""
+        """A dependency that comes later makes the store read the jobs between; stored ones are left out as well."""
         names = [f"job-{number}" for number in range(2_500)]
         put(backend, "job-2100", payload=b"first")
         batch = [*jobs("waits", after=["job-2499"]), *jobs(*names)]
@@ -164,7 +164,7 @@ class Publishing(Suite):
             backend.publish_jobs(batch)
 
     def test_two_that_publish_the_same_store_it_once(self, backend: Backend, second_backend: Backend) -> None:
-        """Whoever comes second may be told that an id is taken, and finds it stored when it tries again."""
+        """The second writer may get JobExistsError, and finds the jobs stored when it tries again."""
         batch = jobs(*(f"job-{number}" for number in range(500)))
         stored: list[int] = []
         ready = threading.Barrier(2)

@@ -18,8 +18,8 @@ from penstock.errors import (
     StaleAttemptError,
 )
 from penstock.events import Event, EventKind
-from penstock.flow import Flow
 from penstock.job import JobStatus, Key
+from penstock.queue.flow import Flow
 from penstock.testing.conformance.queue_support import HERE, SOON, QueueSuite, drain, part, taken
 
 
@@ -172,7 +172,7 @@ class DocumentOrder(QueueSuite):
 
 
 class DocumentJournal(QueueSuite):
-    """What is announced and what is recorded."""
+    """Events and journal rows."""
 
     def test_a_job_is_announced_when_it_can_be_taken(self, documents: DocumentQueue) -> None:
         """R4, C46: at once for a job at the head, in its turn for the others, once each time."""
@@ -191,7 +191,7 @@ class DocumentJournal(QueueSuite):
         assert seen == ["first", "child", "first", "second", "parent"]
 
     def test_the_announcement_comes_after_the_journal_row(self, documents: DocumentQueue) -> None:
-        """R10, R12, C46: whoever is told finds the job stored."""
+        """R10, R12, C46: a subscriber finds the job stored."""
         rows: list[int] = []
 
         def look(event: Event) -> None:
@@ -210,10 +210,10 @@ class DocumentJournal(QueueSuite):
         documents.dequeue("bad", "s", "b")
         documents.fail("bad", "no such action")
         documents.remove("gone")
-        told: dict[str, list[str]] = {}
+        found: dict[str, list[str]] = {}
         for row in documents.queue.read_journal():
-            told.setdefault(row.job_id, []).append(str(row.verb))
-        assert told == {
+            found.setdefault(row.job_id, []).append(str(row.verb))
+        assert found == {
             "good": ["enqueue", "claim", "complete"],
             "bad": ["enqueue", "claim", "fail"],
             "gone": ["enqueue", "cancel"],
@@ -299,7 +299,7 @@ class DocumentSizes(QueueSuite):
 
 
 class DocumentReports(QueueSuite):
-    """Who may report what."""
+    """Accepted and refused reports."""
 
     def test_reports_of_jobs_that_are_not_there_or_not_running_are_refused(
         self, documents: DocumentQueue
@@ -401,7 +401,7 @@ class DocumentBlocking(QueueSuite):
         for refused in (
             lambda: documents.enqueue(*HERE, 1),
             lambda: documents.add_flow(Flow(part("a"))),
-            lambda: documents.queue.submit("mail"),  # one flag for every face
+            lambda: documents.queue.submit("mail"),  # one flag for every view of the store
         ):
             with pytest.raises(QueueBlockedError, match="Queue is blocked"):
                 refused()

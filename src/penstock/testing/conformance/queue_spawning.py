@@ -15,7 +15,7 @@ from penstock.testing.conformance.queue_support import SOON, QueueSuite
 
 
 def running(queue: Queue, **fields: Any) -> Job:
-    """Enqueue a job and take it."""
+    """Enqueue a job and claim it."""
     queue.enqueue_job(Job(id="parent", type="split", **fields))
     (taken,) = queue.claim_jobs("worker")
     return taken
@@ -25,7 +25,7 @@ class QueueSpawning(QueueSuite):
     """`spawn`, from a job that a consumer has."""
 
     def test_a_map_and_reduce_through_a_stream(self, queue: Queue) -> None:
-        """G24, C33: the reducing job is enqueued before anybody knows how many parts there will be."""
+        """G24, C33: the reducing job is enqueued before the number of parts is known."""
         split = queue.submit("split", ["a", "b", "c"])
         merge = queue.submit("merge", after=[split.id])
         order: list[str] = []

@@ -1,4 +1,4 @@
-"""Fixtures and shorthand for the suite of the queue: what is proven here, a queue does over any store."""
+"""Fixtures and shorthand for the suite of the queue, which runs over any store."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.errors import OperationCancelledError
 from penstock.events import EventKind
 from penstock.job import Job, Key
 from penstock.queue import Queue
+from penstock.queue.stream import JobStream
 from penstock.scope import cancel_scope
-from penstock.stream import JobStream
 from penstock.testing.conformance._support import MakeBackend, assert_sound
 
-#: Whatever should happen happens within so many seconds, or the test fails.
+#: Seconds after which a test that waits fails.
 SOON = 20.0
 HERE = ("doc", "global", "main")
 
@@ -37,7 +37,7 @@ class QueueSuite:
         yield open_queue
         for queue in opened:
             try:
-                if not queue._closed:  # noqa: SLF001 - it tells nobody else
+                if not queue._closed:  # noqa: SLF001 - not public
                     queue._dispatcher.stop()  # noqa: SLF001 - nothing moves while the journal is read
                     assert_sound(queue.backend)
             finally:
@@ -76,7 +76,7 @@ def put(queue: Queue, *names: str, **fields: Any) -> None:
 
 
 def take(stream: JobStream, count: int) -> list[Job]:
-    """Take exactly so many jobs, within bounds."""
+    """Receive exactly so many jobs, within bounds."""
     jobs: list[Job] = []
     with cancel_scope(timeout=SOON):
         while len(jobs) < count:
@@ -86,13 +86,13 @@ def take(stream: JobStream, count: int) -> list[Job]:
 
 
 def nothing_comes(stream: JobStream) -> None:
-    """Assert that a stream gives nothing for a while."""
+    """Assert that a stream delivers nothing for a while."""
     with cancel_scope(timeout=0.25), pytest.raises(OperationCancelledError):
         next(stream)
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + SOON
     while not is_so():
         assert time.monotonic() < deadline, "it did not come to that"
@@ -108,7 +108,7 @@ def heard(queue: Queue) -> list[tuple[EventKind, Any]]:
 
 
 def drain(documents: DocumentQueue) -> list[str]:
-    """Work everything off; return the ids in the order they came."""
+    """Complete every job; return the ids in the order of delivery."""
     order = []
     while (found := documents.dequeue_next()) is not None:
         order.append(found.id)

@@ -10,16 +10,16 @@ import pytest
 
 from penstock.errors import DependencyError, InvalidArgumentError, QueueBlockedError
 from penstock.events import EventKind
-from penstock.flow import Flow
 from penstock.job import JobState, JobStatus, Key
 from penstock.policy import DEFAULT_RETRY, DEFAULT_TIMEOUTS, FailureCategory, RetryPolicy
 from penstock.queue import Queue
+from penstock.queue.flow import Flow
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance.queue_support import SOON, QueueSuite, heard, job
 
 
 class Events(QueueSuite):
-    """What a queue tells its subscribers."""
+    """The events that a queue emits."""
 
     def test_each_step_is_told_once_after_it_is_committed(self, queue: Queue) -> None:
         """R4, C46."""
@@ -40,8 +40,8 @@ class Events(QueueSuite):
         queue.fail_job("a", "oops")
         queue.claim_jobs("w")
         queue.complete_job("a")
-        told = [(kind, who) for kind, who in events if not isinstance(who, JobStatus)]
-        assert told == [
+        found = [(kind, who) for kind, who in events if not isinstance(who, JobStatus)]
+        assert found == [
             (EventKind.JOB_STARTED, "a"),
             (EventKind.JOB_RETRY, "a"),
             (EventKind.JOB_AVAILABLE, "a"),
@@ -187,7 +187,7 @@ class Submitting(QueueSuite):
 
 
 class Draining(QueueSuite):
-    """`block`, `unblock` and what is left."""
+    """`block`, `unblock` and the call when the queue is drained."""
 
     def test_a_blocked_queue_takes_no_new_jobs_and_says_when_it_is_drained(self, queue: Queue) -> None:
         """R16, R17, C51."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.errors import InvalidArgumentError, JobNotFoundError
 from penstock.job import JobState, JobStatus, Key, ProcessStatus
+from penstock.policy import FailureCategory
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
@@ -55,6 +56,20 @@ class Reading(Suite):
             backend.get_jobs(["job"])
             backend.list_jobs()
             backend.read_journal()
+
+    def test_the_next_step_of_a_failed_job_is_its_retry_or_its_end(
+        self, backend: Backend, clock: ManualClock
+    ) -> None:
+        for job_id in ("retried", "ended"):
+            put_running(backend, job_id, retry=retry_policy(max_attempts=2, initial_delay=5))
+        backend.fail_job("retried", "broken")
+        backend.fail_job("ended", "broken", category=FailureCategory.PERMANENT)
+        steps = backend.runtime.next_steps(["retried", "ended", MISSING])
+        assert set(steps) == {"retried", "ended"}
+        assert (steps["retried"].status, steps["retried"].attempt) == (_S.FAILED_RETRY, 1)
+        assert steps["retried"].due_at == clock.now() + timedelta(seconds=5)
+        assert steps["ended"].status is _S.FAILED
+        assert (steps["retried"].number, steps["ended"].number) == backend.reading.jobs_span()
 
     def test_ids_are_compared_exactly(self, backend: Backend) -> None:
         """Q46."""
@@ -166,7 +181,7 @@ class Keyed(Suite):
     """count_keyed and list_keyed: what waits in a key, or in all of them (R2)."""
 
     def test_what_waits_in_a_key_is_counted_and_listed(self, backend: Backend, clock: ManualClock) -> None:
-        """R2, R3: whatever it waits for; what runs or has ended is not among it."""
+        """R2, R3: for any reason of waiting; running and ended jobs are left out."""
         put(backend, "running", key=Key("k"))
         claim(backend, "running")
         put(backend, "ended", key=Key("k"))
@@ -176,7 +191,7 @@ class Keyed(Suite):
         put(backend, "after", type="mail", key=Key("other", "k"), after=["turn"])
         put(backend, "held", key=Key("other", "k"), held=True)
         put(backend, "keyless", type="mail")
-        upto = backend.jobs_span()[1]
+        upto = backend.reading.jobs_span()[1]
         for key, type_, found in (
             ("k", None, ["turn", "later"]),
             (Key("k"), "mail", ["turn"]),
@@ -185,13 +200,16 @@ class Keyed(Suite):
             (None, None, ["turn", "later", "after", "held"]),
             ("nobody", None, []),
         ):
-            assert backend.count_keyed(key, type=type_) == len(found)
-            assert sorted(backend.list_keyed(key, type=type_, upto=upto)) == sorted(found)
-        assert len(backend.list_keyed(upto=upto, limit=3)) == 3
+            assert backend.reading.count_keyed(key, type=type_) == len(found)
+            assert sorted(backend.reading.list_keyed(key, type=type_, upto=upto)) == sorted(found)
+        assert len(backend.reading.list_keyed(upto=upto, limit=3)) == 3
 
     @cells("key", [5, b"k", "", []], ids=repr)
     def test_what_is_no_key_is_refused(self, backend: Backend, key: Any) -> None:
-        for call in (lambda: backend.count_keyed(key), lambda: backend.list_keyed(key, upto=1)):
+        for call in (
+            lambda: backend.reading.count_keyed(key),
+            lambda: backend.reading.list_keyed(key, upto=1),
+        ):
             with refused(backend, InvalidArgumentError):
                 call()
 
@@ -299,11 +317,11 @@ class Idleness(Suite):
     ) -> None:
         drive(backend, status, type="mine", tags=["red"])
         is_work = not status.is_final
-        assert backend.has_work(["mine"]) is is_work
-        assert backend.has_work(["other", "mine"], ["red"]) is is_work
-        assert not backend.has_work(["other"])
-        assert not backend.has_work(["mine"], ["red", "blue"])
-        assert not backend.has_work([])
+        assert backend.runtime.has_work(["mine"]) is is_work
+        assert backend.runtime.has_work(["other", "mine"], ["red"]) is is_work
+        assert not backend.runtime.has_work(["other"])
+        assert not backend.runtime.has_work(["mine"], ["red", "blue"])
+        assert not backend.runtime.has_work([])
 
     def test_a_retry_that_is_not_due_is_work_and_a_delayed_job_is_none(
         self, backend: Backend, clock: ManualClock
@@ -317,20 +335,20 @@ class Idleness(Suite):
         )
         claim(backend, "failing")
         backend.fail_job("failing", "not yet")
-        assert not backend.has_work(["later"])
-        assert backend.has_work(["failing"])
+        assert not backend.runtime.has_work(["later"])
+        assert backend.runtime.has_work(["failing"])
         clock.advance(3_600)
-        assert backend.has_work(["later"]), "it is due, whoever may have noticed"
+        assert backend.runtime.has_work(["later"]), "it is due, promoted or not"
 
     def test_what_waits_for_another_job_or_is_held_is_no_work(self, backend: Backend) -> None:
         put(backend, "first", type="first")
         put(backend, "second", type="second", after=["first"])
         put(backend, "held", type="held", held=True)
-        assert not backend.has_work(["second", "held"])
+        assert not backend.runtime.has_work(["second", "held"])
         backend.dequeue_jobs(WORKER, job_ids=["first"])
         backend.complete_job("first")
-        assert backend.has_work(["second"])
+        assert backend.runtime.has_work(["second"])
         backend.dequeue_jobs(WORKER, job_ids=["held"])
-        assert backend.has_work(["held"])
+        assert backend.runtime.has_work(["held"])
         backend.fail_job("held", "again")
-        assert not backend.has_work(["held"]), "nobody takes it unasked"
+        assert not backend.runtime.has_work(["held"]), "a held job is claimed only by its id"

@@ -1,4 +1,4 @@
-"""Reports: how an attempt ends, what it frees, and who may still say so."""
+"""Reports: the ends of attempts, the slots they free, and which attempts may still report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.base import Backend, Failure
+from penstock.backends import Backend, Failure
 from penstock.errors import (
     InvalidArgumentError,
     InvalidTransitionError,
@@ -133,7 +133,7 @@ class Failing(Suite):
         assert is_takeable(backend, "job")
 
     def test_without_a_policy_there_is_no_limit(self, backend: Backend) -> None:
-        """Q36, C55, G34: policies are for those who ask for them."""
+        """Q36, C55, G34: a job has a policy only if it was submitted with one."""
         put(backend, "job")
         for attempt in range(1, 31):
             assert claim(backend, "job").attempt == attempt
@@ -276,7 +276,7 @@ class Failing(Suite):
         assert len(backend.dequeue_jobs(WORKER, limit=20)) == 20
 
     def test_a_backoff_counts_failures_not_attempts(self, backend: Backend, clock: ManualClock) -> None:
-        """G19: an attempt that was handed back is not a failure."""
+        """G19: a released attempt is not a failure."""
         put_running(backend, "job", retry=retry_policy(initial_delay=10))
         backend.release_jobs({"job": "drained"})
         claim(backend, "job")
@@ -293,7 +293,7 @@ class Failing(Suite):
 
 
 class LateFailures(Suite):
-    """Failures of attempts whose fate was unknown."""
+    """Failures of attempts whose outcome was unknown."""
 
     def test_an_attempt_that_was_only_marked_unknown_counts_when_it_fails(self, backend: Backend) -> None:
         """G20: `update_job_status` counts nothing, so the late report does; retries stay bounded."""
@@ -385,7 +385,7 @@ class Stopping(Suite):
 
 
 class Releasing(Suite):
-    """release_jobs: handing back without counting."""
+    """release_jobs: the attempt does not count."""
 
     def test_a_released_job_is_due_at_once_and_not_counted(
         self, backend: Backend, clock: ManualClock
@@ -608,7 +608,7 @@ class Fencing(Suite):
 
     @cells("verb", list(REPORTS))
     def test_a_lost_attempt_may_not_report_once_another_has_begun(self, backend: Backend, verb: str) -> None:
-        """A paused worker must not finish somebody else's attempt."""
+        """A paused worker must not complete another worker's attempt."""
         drive(backend, _S.UNKNOWN_RETRY)
         claim(backend, "job", OTHER_WORKER)
         with refused(backend, StaleAttemptError):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.backends.base import CALLBACKS, Backend
+from penstock.backends import CALLBACKS, Backend
 from penstock.errors import OperationCancelledError
 from penstock.job import JobStatus
 from penstock.scope import cancel_scope
 from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import VERBS, WORKER, Suite, drive, put, unchanged
 
-_each_verb = cells("verb", [verb for verb in VERBS if verb != "listen"])
+_each_verb = cells("verb", [verb for verb in VERBS if verb != "runtime.listen"])
 
 
 class Scopes(Suite):
@@ -44,9 +44,9 @@ class Scopes(Suite):
         if verb == "restart_job":
             backend.stop_job("job")
         if verb.endswith("_consumer"):
-            backend.register_consumer("reader")
-        if verb == "save_deliveries":
-            backend.register_consumer(CALLBACKS)
+            backend.journal.register_consumer("reader")
+        if verb == "outbox.save_deliveries":
+            backend.journal.register_consumer(CALLBACKS)
         with cancel_scope(timeout=60):
             VERBS[verb](backend, "job")
 

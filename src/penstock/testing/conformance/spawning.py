@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.base import Backend, Change
+from penstock.backends import Backend, Change
 from penstock.errors import (
     DependencyError,
     InvalidArgumentError,
@@ -62,7 +62,7 @@ def complete(backend: Backend, *job_ids: str) -> None:
 
 
 class Spawning(Suite):
-    """`spawn_jobs`: what waits for the parent waits for the spawned too."""
+    """`spawn_jobs`: dependents of the parent wait for the spawned jobs too."""
 
     def test_what_waits_for_the_parent_waits_for_the_spawned(self, backend: Backend) -> None:
         """G24, C33: fan-out by a running job, and the fan-in after it."""
@@ -90,7 +90,7 @@ class Spawning(Suite):
     def test_a_job_enqueued_later_waits_for_the_spawned(
         self, backend: Backend, parent_has_ended: bool
     ) -> None:
-        """It does not matter who comes first."""
+        """It is enqueued while the parent runs, or after the parent's end."""
         put_running(backend, "parent")
         spawn(backend, "parent", "done", "open")
         complete(backend, "done")
@@ -200,7 +200,7 @@ class Spawning(Suite):
     def test_listeners_hear_of_the_spawned(self, backend: Backend) -> None:
         put_running(backend, "parent")
         heard: list[Change] = []
-        backend.listen(heard.extend)
+        backend.runtime.listen(heard.extend)
         spawn(backend, "parent", "child")
         assert [(change.job_id, change.available) for change in heard] == [("child", True)]
 
@@ -217,7 +217,7 @@ class Spawning(Suite):
 
 
 class SpawnedEnds(Suite):
-    """How the ends of parents and spawned jobs spread."""
+    """How the ends of parents and spawned jobs propagate."""
 
     @pytest.mark.parametrize("end", _BAD_ENDS)
     def test_a_spawned_job_that_ends_badly_takes_along_who_waits(
@@ -237,7 +237,7 @@ class SpawnedEnds(Suite):
 
     @pytest.mark.parametrize("end", [end for end in _BAD_ENDS if end is not _S.UNSCHEDULED])
     def test_the_end_of_the_parent_leaves_the_spawned_alone(self, backend: Backend, end: JobStatus) -> None:
-        """G26: what waits shares the fate; `parent_id` is ancestry only."""
+        """G26: an end propagates to dependents only; `parent_id` is ancestry."""
         put(backend, "parent", retry=ONE_ATTEMPT)
         claim(backend, "parent")
         put(backend, "last", after=["parent"])
@@ -354,7 +354,7 @@ class SpawnedKeys(Suite):
 
 
 class SpawnRaces(Suite):
-    """Spawning while others enqueue what waits: whoever comes first, nothing runs too early."""
+    """Spawning while other processes enqueue dependents: in either order, no job runs too early."""
 
     @pytest.mark.parametrize("number", range(15))
     def test_a_job_enqueued_meanwhile_waits_for_the_spawned(self, backend: Backend, number: int) -> None:
@@ -409,7 +409,7 @@ class SpawnRaces(Suite):
 
 
 class SpawnFences(Suite):
-    """Who may spawn, and what may not be spawned."""
+    """Attempts that may spawn, and jobs that may not be spawned."""
 
     def test_a_stale_attempt_cannot_spawn(self, backend: Backend) -> None:
         put_running(backend, "parent")

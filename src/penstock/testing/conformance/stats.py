@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
+from penstock.backends.contract.overview import JobCounts
+from penstock.backends.contract.selection import STATUS_GROUPS, JobSelection
 from penstock.errors import InvalidArgumentError
 from penstock.job import JobStats, JobStatus
 from penstock.testing.clock import ManualClock
@@ -139,7 +141,7 @@ class Statistics(Suite):
             backend.get_job_stats(["red"])
 
     def test_counts_are_right_before_and_after_upkeep(self, backend: Backend, clock: ManualClock) -> None:
-        """Q47: whatever a store folds in the background."""
+        """Q47: a store may fold its counts in the background."""
         for number in range(20):
             put_running(
                 backend, f"job-{number}", tags=["red", f"n{number % 3}"], timeouts=time_limits(visibility=5)
@@ -158,7 +160,7 @@ class Statistics(Suite):
         assert backend.get_job_stats() == JobStats(total_jobs=10, failed_jobs=10)
 
     def test_upkeep_of_an_empty_store_does_not_upset_the_counts(self, backend: Backend) -> None:
-        """Q47: nothing to fold is not something that was folded."""
+        """Q47: a fold without rows changes no count."""
         backend.maintain()
         put(backend, "job", tags=["red", "blue"])
         assert backend.get_job_stats().pending_jobs == 1
@@ -184,3 +186,56 @@ class Statistics(Suite):
         """Q55."""
         with refused(backend, InvalidArgumentError):
             backend.get_job_stats(tags)
+
+
+class Counts(Suite):
+    """count_jobs: counts by the groups that operators see."""
+
+    def test_an_empty_store_counts_nothing(self, backend: Backend) -> None:
+        assert backend.reading.count_jobs() == JobCounts()
+        assert backend.reading.count_jobs(["red"]) == JobCounts(tags=("red",))
+        assert backend.reading.count_jobs().total == 0
+
+    @cells("tags", [(), ("red",), ("red", "blue")], ids=repr)
+    def test_every_job_is_counted_once_and_all_faces_agree(
+        self, backend: Backend, tags: tuple[str, ...]
+    ) -> None:
+        for status in sorted(STATUSES, key=lambda status: status.holds_slot):
+            drive(backend, status, str(status), type=f"of-{status}", tags=["red", "blue"])
+        put_running(backend, "handed-back", tags=["red", "blue"])
+        backend.release_jobs({"handed-back": "the worker was stopped"})
+        found = backend.reading.count_jobs(tags)
+        assert found == JobCounts(
+            tags=tags,
+            pending=1,
+            running=2,
+            retrying=2,
+            handed_back=1,
+            completed=1,
+            failed=1,
+            dead=1,
+            cancelled=3,
+        )
+        assert found.total == backend.get_job_stats(tags).total_jobs == len(STATUSES) + 1
+        seen = backend.reading.overview().counts
+        for name in STATUS_GROUPS:
+            page = backend.reading.select_jobs(JobSelection(statuses=[name], tags=tags))
+            assert getattr(found, name) == getattr(seen, name) == len(page.jobs), name
+
+    def test_a_job_is_handed_back_until_it_is_claimed_again(self, backend: Backend) -> None:
+        put_running(backend, "job", tags=["red"])
+        backend.release_jobs({"job": "stopped"})
+        assert (
+            backend.reading.count_jobs().handed_back,
+            backend.reading.count_jobs(["red"]).handed_back,
+        ) == (1, 1)
+        assert backend.reading.count_jobs().retrying == 0
+        claim(backend, "job")
+        assert backend.reading.count_jobs().handed_back == 0
+        backend.fail_job("job", "broken")
+        assert (backend.reading.count_jobs().handed_back, backend.reading.count_jobs().retrying) == (0, 1)
+
+    @cells("tags", ["red", [5], [None], [""], ["\0"], 5], ids=repr)
+    def test_wrong_tags_are_refused(self, backend: Backend, tags: Any) -> None:
+        with refused(backend, InvalidArgumentError):
+            backend.reading.count_jobs(tags)

@@ -1,4 +1,4 @@
-"""Adding jobs: what is stored, what is refused, and that a batch is all or nothing."""
+"""Enqueueing: stored fields, refused jobs, and batches that are all or nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.errors import (
     InvalidArgumentError,
     JobExistsError,
@@ -70,6 +70,7 @@ class Submission(Suite):
             "trace": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 vendor=1",
             "callback_url": "https://example.com/done",
             "idempotency_key": "once",
+            "unique": "while_unfinished",
             "priority": Priority.LOW,
             "run_at": clock.now() + timedelta(microseconds=1),
             "key": Key("customer", "42"),

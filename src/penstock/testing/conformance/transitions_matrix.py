@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from penstock.backends.base import Backend
+from penstock.backends import Backend
 from penstock.errors import InvalidTransitionError, ReportErrors, StaleAttemptError
 from penstock.job import JobStatus
 from penstock.lifecycle import Verb, allows, targets
@@ -210,7 +210,7 @@ class TransitionsMatrix(Suite):
     def test_update_job_status_is_refused_to_an_attempt_that_is_over(
         self, backend: Backend, status: JobStatus, target: JobStatus
     ) -> None:
-        """Q40: nobody may report for a job that was handed back, was never claimed, or has ended in a known way."""
+        """Q40: a report is refused if the job was released, was never claimed, or ended with a known outcome."""
         attempt = drive(backend, status).attempt
         if status.holds_slot or status in (_S.UNKNOWN_RETRY, _S.UNKNOWN_STOPPED):
             if allows(Verb.UPDATE_STATUS, status, target):

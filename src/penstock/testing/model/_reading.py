@@ -3,70 +3,58 @@ from __future__ import annotations
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
-from penstock.job import IN_FLIGHT, Job, JobStats, JobStatus
-from penstock.overview import Overview, OwnerView, TypeView
+from penstock.backends import Backend, Reading
+from penstock.backends.contract.overview import Intake, JobCounts, Overview, OwnerView, TypeView
+from penstock.backends.contract.selection import JobPage, JobSelection, NumberedJob, status_filter
+from penstock.job import IN_FLIGHT, Job
+from penstock.lifecycle import Verb
 from penstock.testing import _checks as check
-from penstock.testing.model._core import ModelCore
 from penstock.testing.model._rows import Row, S, entries_into, selection_order
+from penstock.testing.model._state import ModelState
 
 
-class ModelReading(ModelCore):
-    """See `penstock.backends.contract.reading`."""
+class ModelReading(Reading):
+    """The role in memory."""
 
-    def get_job(self, job_id: str) -> Job:
-        check.text("job_id", job_id, check.MAX_ID)
-        self._check_usable()
-        with self._lock:
-            return self._view(self._row(job_id), self._clock.now())
+    def __init__(self, backend: Backend, state: ModelState) -> None:
+        super().__init__(backend)
+        self._state = state
 
-    def get_jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
-        wanted = check.ids("job_ids", job_ids)
-        self._check_usable()
-        with self._lock:
-            now = self._clock.now()
-            return {job_id: self._view(self._rows[job_id], now) for job_id in wanted if job_id in self._rows}
-
-    def get_job_stats(self, tags: Sequence[str] = ()) -> JobStats:
+    def count_jobs(self, tags: Sequence[str] = ()) -> JobCounts:
         wanted = check.tags("tags", tags)
-        self._check_usable()
-        with self._lock:
-            jobs = [row.job for row in self._rows.values() if set(wanted) <= set(row.job.tags)]
-        statuses = [job.status for job in jobs]
-        return JobStats(
+        self._state.check_usable()
+        with self._state.lock:
+            rows = [row for row in self._state.rows.values() if set(wanted) <= set(row.job.tags)]
+        return JobCounts.of(
+            Counter(row.job.status for row in rows),
+            handed_back=sum(_is_released(row) for row in rows),
             tags=wanted,
-            total_jobs=len(jobs),
-            pending_jobs=statuses.count(S.INITIAL_PENDING),
-            running_jobs=statuses.count(S.RUNNING),
-            completed_jobs=statuses.count(S.COMPLETED),
-            stopped_jobs=sum(status.is_final and status is not S.COMPLETED for status in statuses),
-            failed_jobs=statuses.count(S.FAILED_RETRY) + statuses.count(S.UNKNOWN_RETRY),
-            total_retries=sum(job.retry_count for job in jobs),
         )
 
     def overview(self) -> Overview:
-        self._check_usable()
-        with self._lock:
-            now = self._clock.now()
-            rows = list(self._rows.values())
-            entered = self._entered_before + entries_into(self._journal)
-            ready = [row for row in rows if self._is_takeable(row, now) and not row.job.held]
+        self._state.check_usable()
+        with self._state.lock:
+            now = self._state.clock.now()
+            rows = list(self._state.rows.values())
+            entered = self._state.entered_before + entries_into(self._state.journal)
+            ready = [row for row in rows if self._state.is_takeable(row, now) and not row.job.held]
             delayed = [
                 row
                 for row in rows
                 if row.job.status.is_eligible
                 and not row.job.held
                 and row.due_at > now
-                and not self._waits(row)
+                and not self._state.waits(row)
             ]
             pending = sum(row.job.status.is_eligible for row in rows)
             types = sorted({row.job.type for row in rows} | {name for name, _ in entered})
             return Overview(
                 at=now,
                 schema_version=1,
-                is_blocked=self._is_blocked,
+                is_blocked=self._state.is_blocked,
                 types=tuple(
                     TypeView(
                         type=name,
@@ -76,71 +64,112 @@ class ModelReading(ModelCore):
                         },
                         ready=sum(row.job.type == name for row in ready),
                         oldest_ready_at=_longest_ready([row for row in ready if row.job.type == name]),
+                        handed_back=sum(_is_released(row) for row in rows if row.job.type == name),
                     )
                     for name in types
                 ),
                 delayed=len(delayed),
                 waiting=pending - len(ready) - len(delayed),
-                owners=tuple(self._owner_view(owner) for owner in sorted(self._owners)),
-                undelivered=sum(each.due_at is not None for each in self._deliveries.values()),
-                given_up=sum(each.due_at is None for each in self._deliveries.values()),
+                owners=tuple(owner_view(self._state, owner) for owner in sorted(self._state.owners)),
+                undelivered=sum(each.due_at is not None for each in self._state.deliveries.values()),
+                given_up=sum(each.due_at is None for each in self._state.deliveries.values()),
             )
 
-    def _owner_view(self, owner: str) -> OwnerView:
-        return OwnerView(
-            id=owner,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            opened_at=self._opened[owner],
-            beat_at=self._owners[owner],
-            is_alive=True,  # its owners are this process, which never judges itself
-            running=sum(row.owner == owner and row.job.status in IN_FLIGHT for row in self._rows.values()),
-            intakes=self._intakes.get(owner, ()),
-        )
-
-    def list_jobs(
+    def select_jobs(
         self,
+        selection: JobSelection,
         *,
-        status: JobStatus | None = None,
-        type: str | None = None,
-        tags: Sequence[str] = (),
-        after: str | None = None,
-        limit: int = 100,
+        after: int | None = None,
+        upto: int | None = None,
+        limit: int = 1000,
         newest: bool = False,
-    ) -> list[Job]:
-        wanted = check.tags("tags", tags)
-        check.whole("limit", limit, 1, 1000)
-        if status is not None:
-            status = check.status("status", status)
-        if type is not None:
-            check.text("type", type, check.MAX_TYPE)
-        if after is not None:
-            check.text("after", after, check.MAX_ID)
-        self._check_usable()
-        with self._lock:
-            start = None if after is None else self._row(after).number
-            now = self._clock.now()
-            rows = reversed(self._rows.values()) if newest else self._rows.values()
-            matching = [
-                row
-                for row in rows
-                if (start is None or (row.number < start if newest else row.number > start))
-                and status in (None, row.job.status)
-                and type in (None, row.job.type)
-                and set(wanted) <= set(row.job.tags)
+    ) -> JobPage:
+        check.selected(selection)
+        for field, value in (("after", after), ("upto", upto)):
+            if value is not None:
+                check.whole(field, value, 0, 2**62 - 1)
+        check.whole("limit", limit, 1, 100_000)
+        self._state.check_usable()
+        with self._state.lock:
+            found = [
+                NumberedJob(row.number, row.job.id)
+                for row in self._state.rows.values()
+                if (after is None or (row.number < after if newest else row.number > after))
+                and (upto is None or row.number <= upto)
+                and is_selected(self._state, row, selection)
             ]
-            return [self._view(row, now) for row in matching[:limit]]
+        found.sort(reverse=newest)
+        page = found[:limit]
+        return JobPage(page, page[-1].number if len(found) > limit else None)
+
+    def find_ids(self, prefix: str, limit: int = 10) -> list[str]:
+        check.text("prefix", prefix, check.MAX_ID)
+        check.whole("limit", limit, 1, 1000)
+        self._state.check_usable()
+        with self._state.lock:
+            return sorted(job_id for job_id in self._state.rows if job_id.startswith(prefix))[:limit]
 
     def get_output(self, job_id: str) -> str:
-        with self._transaction():
-            self._row(job_id)
-            return self._outputs.get(job_id, "")
+        with self._state.transaction():
+            self._state.row(job_id)
+            return self._state.outputs.get(job_id, "")
 
     def jobs_span(self) -> tuple[int, int]:
-        self._check_usable()
-        with self._lock:
-            numbers = [row.number for row in self._rows.values()]
+        self._state.check_usable()
+        with self._state.lock:
+            numbers = [row.number for row in self._state.rows.values()]
         return min(numbers, default=1), max(numbers, default=0)
+
+
+def owner_view(state: ModelState, owner: str) -> OwnerView:
+    reported = state.intakes.get(owner, ())
+    return OwnerView(
+        id=owner,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        opened_at=state.opened[owner],
+        beat_at=state.owners[owner],
+        is_alive=True,  # its owners are this process, which never judges itself
+        running=sum(row.owner == owner and row.job.status in IN_FLIGHT for row in state.rows.values()),
+        intakes=tuple(
+            Intake(types=each.types, tags=each.tags, slots=each.slots, waiting=each.waiting)
+            for each in reported
+        ),
+        names=tuple(dict.fromkeys(name for each in reported for name in getattr(each, "names", ()))),
+    )
+
+
+def is_selected(state: ModelState, row: Row, wanted: JobSelection) -> bool:
+    job = row.job
+    statuses = status_filter(wanted.statuses)
+    if statuses is not None:
+        if job.status not in statuses.statuses:
+            return False
+        if job.status is S.FAILED_RETRY and statuses.released not in (None, row.verb == Verb.RELEASE):
+            return False
+    return (
+        (not wanted.types or job.type in wanted.types)
+        and set(wanted.tags) <= set(job.tags)
+        and wanted.key in (None, job.key)
+        and (wanted.since is None or _created(job) >= wanted.since)
+        and (wanted.until is None or _created(job) < wanted.until)
+        and (wanted.error is None or _folded(wanted.error) in _folded(job.error_message))
+        and not (wanted.spares_propagated and row.verb == Verb.PROPAGATE)
+    )
+
+
+def _is_released(row: Row) -> bool:
+    return row.job.status is S.FAILED_RETRY and row.verb == Verb.RELEASE
+
+
+def _created(job: Job) -> datetime:
+    assert job.created_at is not None  # every stored job has it
+    return job.created_at
+
+
+def _folded(text: str) -> str:
+    """Return a text with its ASCII letters in lower case."""
+    return text.encode().lower().decode()
 
 
 def _longest_ready(rows: Sequence[Row]) -> datetime | None:

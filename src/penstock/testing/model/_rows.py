@@ -1,4 +1,4 @@
-"""What the model keeps of a job, and questions that one row answers."""
+"""The model's row of a job, and checks that need one row only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.backends.base import Change
+from penstock.backends import Change
 from penstock.errors import InvalidTransitionError, StaleAttemptError
 from penstock.job import CANCELLED, Job, JobStatus, JournalEntry
 
@@ -17,7 +17,7 @@ S = JobStatus
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored job and what the store knows beside it."""
+    """A stored job and the store's own fields of it."""
 
     job: Job
     number: int

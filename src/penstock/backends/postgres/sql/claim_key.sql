@@ -3,7 +3,7 @@ picked AS MATERIALIZED (
     SELECT job.seq, {is_usual} AS is_usual, moment.now
     FROM moment
     CROSS JOIN {schema}.job
-    WHERE NOT moment.is_due
+    WHERE NOT moment.is_due AND NOT moment.is_withheld
       AND job.key = %(key)s
       AND job.closed = 0
       AND (job.gate IS NULL OR job.gate <> 2)

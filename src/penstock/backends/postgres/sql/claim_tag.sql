@@ -7,9 +7,10 @@ picked AS MATERIALIZED (
         FROM {schema}.ready_tag
         JOIN {schema}.job ON job.seq = ready_tag.seq
         WHERE ready_tag.tag = %(tag)s
-          AND ready_tag.priority = lane.priority
+          AND ready_tag.priority = span.priority
           AND (ready_tag.order_at, ready_tag.seq) > (span.low_at, span.low_seq)
           AND (ready_tag.order_at, ready_tag.seq) <= (span.high_at, span.high_seq)
+          AND NOT (span.is_back AND job.late AND job.late_at > %(late_since)s::bigint)
           -- Written so that no index of the ready set fits: the job is looked up by its number.
           AND job.gate IS NOT DISTINCT FROM 0
           AND (%(types)s::text[] IS NULL OR job.type = ANY(%(types)s::text[]))
@@ -18,6 +19,6 @@ picked AS MATERIALIZED (
         LIMIT %(limit)s
         FOR UPDATE OF job SKIP LOCKED
     ) AS found
-    WHERE NOT moment.is_due AND NOT (floor.is_void AND lane.is_back)
+    WHERE NOT moment.is_due AND NOT moment.is_withheld
     LIMIT %(limit)s
 ),

@@ -53,7 +53,10 @@ journaled AS (
 -- Only what a first claim needs; a job with a past, or with something unusual, is read whole afterwards.
 SELECT
     moment.now, pg_current_xact_id_if_assigned()::text, moment.is_due,
-    took.*
+    took.*,
+    -- Which late jobs need not be looked at again: those before this time.
+    (SELECT CASE WHEN count(*) >= %(most_late)s::bigint THEN {lowest} ELSE min(late.late_at) END FROM late),
+    moment.is_withheld
 FROM moment
 LEFT JOIN (
     SELECT

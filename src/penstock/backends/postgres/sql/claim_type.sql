@@ -7,13 +7,14 @@ picked AS MATERIALIZED (
         FROM {schema}.job
         WHERE job.gate <= 0
           AND job.type = %(type)s
-          AND job.priority = lane.priority
+          AND job.priority = span.priority
           AND (job.order_at, job.seq) > (span.low_at, span.low_seq)
           AND (job.order_at, job.seq) <= (span.high_at, span.high_seq)
+          AND NOT (span.is_back AND job.late AND job.late_at > %(late_since)s::bigint)
         ORDER BY job.order_at, job.seq
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
     ) AS found
-    WHERE NOT moment.is_due AND NOT (floor.is_void AND lane.is_back)
+    WHERE NOT moment.is_due AND NOT moment.is_withheld
     LIMIT %(limit)s
 ),

@@ -5,22 +5,27 @@ picked AS MATERIALIZED (
     SELECT job.seq, {is_usual} AS is_usual, candidate.now
     FROM (
         SELECT found.seq, found.priority, found.order_at, moment.now
-        FROM moment
-        CROSS JOIN unnest(%(types)s::text[]) AS wanted (type)
+        FROM (SELECT unnest(%(types)s::text[]) AS type) AS wanted
         CROSS JOIN LATERAL (
             SELECT first.seq, first.priority, first.order_at
-            FROM generate_series(0, 4) AS level
+            {lanes}
             CROSS JOIN LATERAL (
                 SELECT ready.seq, ready.priority, ready.order_at
                 FROM {schema}.job AS ready
                 -- `gate <= 0`: see claim_type.
-                WHERE ready.gate <= 0 AND ready.type = wanted.type AND ready.priority = level
+                WHERE ready.gate <= 0
+                  AND ready.type = wanted.type
+                  AND ready.priority = span.priority
+                  AND (ready.order_at, ready.seq) > (span.low_at, span.low_seq)
+                  AND (ready.order_at, ready.seq) <= (span.high_at, span.high_seq)
+                  AND NOT (span.is_back AND ready.late AND ready.late_at > %(late_since)s::bigint)
                 ORDER BY ready.order_at, ready.seq
                 LIMIT %(width)s
             ) AS first
+            WHERE NOT moment.is_due AND NOT moment.is_withheld
             LIMIT %(width)s
         ) AS found
-        WHERE NOT moment.is_due
+        CROSS JOIN moment
         ORDER BY found.priority, found.order_at, found.seq
         LIMIT %(width)s
     ) AS candidate

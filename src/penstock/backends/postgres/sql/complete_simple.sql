@@ -1,6 +1,6 @@
--- Complete the jobs in flight from whose end nothing follows: no key, nobody waiting, and the attempt that reports holds
--- them. A null attempt is any. `found` (complete_one, complete_many) locks them, and only then the time is read. Tells last
--- whether there are such jobs among those named.
+-- Complete the jobs in flight whose end affects no other job: no key, no dependents, and the reporting attempt is the
+-- current one. A null attempt is any. `found` (complete_one, complete_many) locks them, and only then the time is read. The
+-- last column is whether there are such jobs among those named.
 WITH {found}
 moment AS MATERIALIZED (
     SELECT COALESCE(%(now)s::bigint, (SELECT max(locked_at) FROM found), {now}) AS now

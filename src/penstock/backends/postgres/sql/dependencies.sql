@@ -1,4 +1,4 @@
--- Lock and return jobs by id, their keys first: whoever waits for the row of a job with a key holds that key.
+-- Lock and return jobs by id, their keys first: a transaction that waits for the row of a job with a key holds that key.
 -- FOR UPDATE, not FOR SHARE: storing an edge writes to the row (`fan`), and two sharers who both want to write would
 -- deadlock.
 WITH locked AS MATERIALIZED (

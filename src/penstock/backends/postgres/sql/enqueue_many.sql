@@ -11,10 +11,10 @@ WITH new AS MATERIALIZED (
 stored AS (
     INSERT INTO {schema}.job (
         seq, id, type, tags, priority, max_attempts, retry, execution, visibility, lifetime,
-        order_at, created_at, updated_at, ready_at, expires_at, gate, late)
+        order_at, created_at, updated_at, ready_at, expires_at, gate, late, token)
     SELECT
         seq, id, type, tags, priority, max_attempts, retry, execution, visibility, lifetime,
-        now, now, now, now, now + lifetime, 0, %(is_long)s
+        now, now, now, now, now + lifetime, 0, %(is_long)s, %(token)s::bigint
     FROM new
     ON CONFLICT (id) DO NOTHING
     RETURNING seq, id, type, tags, priority, max_attempts, order_at, updated_at, gate

@@ -1,7 +1,7 @@
 -- Lock in one step, in the order of their numbers, the keys given and those of the jobs named by id or number; where the
 -- work goes further (`reach`), also those of the jobs that wait for them, at 2 directly or not. A job's key never changes,
--- so it may be read before anything is locked. Then (`reach` 1) the rows, so that whoever is released is locked together
--- with whoever releases it. Answers the keys that were not free (if it may not wait for them), the keys and jobs reached,
+-- so it may be read before anything is locked. Then (`reach` 1) the rows, so that a dependent is locked together with the
+-- job that makes it ready. Returns the keys that were not free (if it may not wait for them), the keys and jobs reached,
 -- and the time, read when all was locked.
 WITH RECURSIVE touched (seq, key, fan, goes_on) AS (
     SELECT job.seq, job.key, job.fan, %(reach)s::integer > 0

@@ -1,16 +1,21 @@
--- Jobs in flight that nobody holds any more, not yet locked.
-SELECT job.seq
-FROM {schema}.job
-LEFT JOIN {schema}.owner ON owner.id = job.owner
-WHERE job.status IN ('running', 'cancelling')
-  AND CASE
-      WHEN job.owner IS NULL THEN job.lease_until <= %(now)s
-      ELSE job.owner = ANY(%(gone)s::text[])
-          OR owner.id IS NULL
-          OR (
-              job.owner <> ALL(%(spared)s::text[])
-              AND GREATEST(owner.beat_at, job.assigned_at)
-                  + LEAST(%(liveness)s, COALESCE(job.visibility, %(liveness)s)) <= %(now)s
-          )
-  END
-LIMIT %(limit)s
+-- Jobs in flight whose owner is lost, not yet locked; all jobs in flight, and what this statement could see.
+WITH {held}
+SELECT
+    ARRAY(
+        SELECT held.seq
+        FROM held
+        LEFT JOIN {schema}.owner ON owner.id = held.owner
+        WHERE CASE
+            WHEN held.owner IS NULL THEN held.lease_until <= %(now)s
+            ELSE held.owner = ANY(%(gone)s::text[])
+                OR owner.id IS NULL
+                OR (
+                    held.owner <> ALL(%(spared)s::text[])
+                    AND GREATEST(owner.beat_at, held.assigned_at)
+                        + LEAST(%(liveness)s, COALESCE(held.visibility, %(liveness)s)) <= %(now)s
+                )
+        END
+        LIMIT %(limit)s
+    ),
+    ARRAY(SELECT held.seq FROM held),
+    pg_current_snapshot()::text

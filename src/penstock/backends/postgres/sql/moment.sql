@@ -1,5 +1,5 @@
--- The transaction's time, and whether a delayed job is due that no pass has moved into the ready set (from `since` on;
--- null: nobody need look). Then a claim takes nothing, and the caller moves the due ones first.
+-- The transaction's time, whether streams must not serve the assignee now, and whether a delayed job is due that was not
+-- promoted yet (from `since` on; null: not checked). Then a claim takes nothing, and the caller promotes the due ones first.
 moment AS MATERIALIZED (
     SELECT
         clock.now,
@@ -15,6 +15,8 @@ moment AS MATERIALIZED (
                 ORDER BY job.due_at
                 LIMIT 1
             ) AS one
-        ) AS is_due
+        ) AS is_due,
+        %(pushed)s::boolean
+            AND EXISTS (SELECT FROM {schema}.unresponsive WHERE assignee_id = %(assignee_id)s::text) AS is_withheld
     FROM (SELECT COALESCE(%(now)s::bigint, {now}) AS now OFFSET 0) AS clock
 ),

@@ -16,7 +16,8 @@ changed AS (
         ready_at = given.ready_at,
         unmet = given.unmet,
         fan = given.fan,
-        late = COALESCE(given.gate = 0 AND job.order_at <> %(now)s, false)
+        late = COALESCE(given.gate = 0 AND job.order_at <> %(now)s, false),
+        late_at = %(now)s
     FROM given
     WHERE job.seq = given.seq
 ),

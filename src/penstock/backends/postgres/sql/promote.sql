@@ -16,7 +16,8 @@ WITH due AS MATERIALIZED (
 changed AS (
     UPDATE {schema}.job
     SET gate = 0,
-        late = true
+        late = true,
+        late_at = %(now)s
     FROM due
     WHERE job.seq = due.seq
     RETURNING {job_columns}

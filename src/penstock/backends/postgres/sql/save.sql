@@ -10,7 +10,8 @@ was AS MATERIALIZED (
     FROM given
     JOIN {schema}.job ON job.seq = given.seq
     CROSS JOIN LATERAL json_array_elements_text(job.tags::json) AS tag
-    WHERE job.gate = 0 AND job.tags <> '[]'
+    -- Written so that no index of the ready set fits: the job is looked up by its number.
+    WHERE job.gate IS NOT DISTINCT FROM 0 AND job.tags <> '[]'
 ),
 becomes AS MATERIALIZED (
     SELECT tag COLLATE "C" AS tag, given.priority, given.order_at, given.seq
@@ -22,6 +23,7 @@ changed AS (
     UPDATE {schema}.job
     SET {assignments},
         late = COALESCE(given.gate = 0 AND given.order_at <> given.updated_at, false),
+        late_at = given.updated_at,
         attempt_ready_at = CASE
             WHEN given.verb IN ('claim', 'restart') THEN given.ready_at
             ELSE job.attempt_ready_at

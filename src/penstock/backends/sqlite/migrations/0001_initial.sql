@@ -1,6 +1,6 @@
 -- oldest code: 1
--- The first schema. Insertion numbers (job.seq) are given by the writer, above every one in job and journal:
--- AUTOINCREMENT would make each insert twice as slow. Times are integer microseconds since 1970; lists of strings are JSON arrays.
+-- The writer assigns insertion numbers (job.seq) above every number in job and journal: AUTOINCREMENT would double the
+-- cost of an insert. Times are integer microseconds since 1970. Lists of strings are JSON arrays.
 
 CREATE TABLE job (
     seq INTEGER PRIMARY KEY,
@@ -56,7 +56,9 @@ CREATE TABLE job (
     after_any TEXT NOT NULL,
     verb TEXT NOT NULL,
     from_status TEXT,
-    attempt_ready_at INTEGER,  -- when the latest attempt's job had become ready; ready_at may be the next one's
+    attempt_ready_at INTEGER,  -- when the job became ready for its latest attempt; ready_at may be of the next one
+    trace TEXT,  -- the trace context of the submitting process
+    uniqueness TEXT,  -- how long idempotency_key is reserved: NULL for the window, or 'while_unfinished'
     -- CASE and not IN: SQLite builds a table for a list in every statement, which doubles the cost of an insert.
     CHECK (closed IS CASE status
         WHEN 'initial_pending' THEN 0 WHEN 'running' THEN 0 WHEN 'completed' THEN 1 WHEN 'failed_retry' THEN 0
@@ -65,15 +67,22 @@ CREATE TABLE job (
     CHECK (closed = 0 OR (finalized_at IS NOT NULL AND gate IS NULL))
 ) STRICT;
 
--- The ready set: exactly what a claim may take, in the order it takes it.
+-- The ready set: exactly the jobs that may be claimed, in claim order.
 CREATE INDEX job_ready ON job (priority, order_at, seq) WHERE gate = 0;
 CREATE INDEX job_ready_type ON job (type, priority, order_at, seq) WHERE gate = 0;
 CREATE INDEX job_delayed ON job (priority, due_at, seq) WHERE gate = 1;
+-- Jobs that wait for other jobs, for an earlier job of their key, or to be claimed by id. With the ready and the delayed
+-- jobs they are all that wait, so a listing of waiting jobs reads no finished ones.
+CREATE INDEX job_waiting ON job (seq) WHERE gate >= 2;
+-- Jobs that wait for their next attempt, by type; released jobs wait too, but did not fail. No other index separates
+-- them from delayed jobs. OR and not IN: see the CHECK above.
+CREATE INDEX job_retrying ON job (type, seq) WHERE status = 'failed_retry' OR status = 'unknown_retry';
+CREATE INDEX job_released ON job (type, seq) WHERE status = 'failed_retry' AND verb = 'release';
 
 CREATE INDEX job_key ON job (key, seq) WHERE key IS NOT NULL AND closed = 0;
--- The few of a key that are not merely waiting: in flight, ready, delayed, held. A key may have very many that are.
+-- The few jobs of a key that are in flight, ready, delayed or held; very many may wait behind them.
 CREATE INDEX job_key_turn ON job (key, seq) WHERE key IS NOT NULL AND closed = 0 AND gate IS NOT 2;
--- The net under the rule that one job of a key is in flight at a time.
+-- Enforces that at most one job of a key is in flight.
 CREATE UNIQUE INDEX job_key_in_flight ON job (key) WHERE key IS NOT NULL AND status IN ('running', 'cancelling');
 
 CREATE INDEX job_assignee ON job (assignee_id, seq) WHERE status IN ('running', 'cancelling');
@@ -82,11 +91,15 @@ CREATE INDEX job_lease ON job (lease_until) WHERE lease_until IS NOT NULL;
 CREATE INDEX job_deadline ON job (deadline_at) WHERE deadline_at IS NOT NULL;
 CREATE INDEX job_lifetime ON job (expires_at) WHERE expires_at IS NOT NULL AND closed = 0;
 CREATE INDEX job_ended ON job (status, finalized_at) WHERE closed = 1;
+-- Answers whether any job has a callback; in most stores none has.
+CREATE INDEX job_callback ON job (seq) WHERE callback_url IS NOT NULL;
 
--- Blobs lie outside the row that status changes rewrite.
+-- Bytes of a job are stored outside its row, because each status change rewrites the row.
 CREATE TABLE payload (seq INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT;
 CREATE TABLE result (seq INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT;
 CREATE TABLE checkpoint (seq INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT;
+-- What the latest attempt has printed.
+CREATE TABLE output (seq INTEGER PRIMARY KEY, data BLOB NOT NULL) STRICT;
 
 CREATE TABLE job_tag (
     tag TEXT NOT NULL,
@@ -103,7 +116,7 @@ CREATE TABLE ready_tag (
     PRIMARY KEY (tag, priority, order_at, seq)
 ) STRICT, WITHOUT ROWID;
 
--- What still holds jobs back: job_seq waits for on_seq; and what a job has spawned: on_seq is of job_seq.
+-- Dependencies ('after', 'any'): job_seq waits for on_seq. Spawned jobs ('spawned'): job_seq is the parent of on_seq.
 CREATE TABLE edge (
     on_seq INTEGER NOT NULL,
     job_seq INTEGER NOT NULL,
@@ -121,13 +134,21 @@ CREATE TABLE idempotency (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX idempotency_expiry ON idempotency (expires_at);
 
--- Processes that hold jobs while they beat.
+-- Processes that own claimed jobs while their heartbeats arrive; `intakes` is what each of them claims.
 CREATE TABLE owner (
     id TEXT PRIMARY KEY,
     host TEXT NOT NULL,
     pid INTEGER NOT NULL,
     started TEXT NOT NULL,
-    beat_at INTEGER NOT NULL
+    beat_at INTEGER NOT NULL,
+    opened_at INTEGER,
+    intakes TEXT NOT NULL DEFAULT '[]'
+) STRICT, WITHOUT ROWID;
+
+-- Assignees that were declared unresponsive and have sent no heartbeat since.
+CREATE TABLE unresponsive (
+    assignee_id TEXT PRIMARY KEY,
+    marked_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE setting (
@@ -135,7 +156,7 @@ CREATE TABLE setting (
     value ANY
 ) STRICT, WITHOUT ROWID;
 
--- Every change, in order. The row with the highest seq is never archived, so that no number is given twice.
+-- Every change, in order. The row with the highest seq is never archived, so no number is assigned twice.
 CREATE TABLE journal (
     seq INTEGER PRIMARY KEY,
     recorded_at INTEGER NOT NULL,
@@ -168,7 +189,7 @@ CREATE TABLE journal (
 ) STRICT;
 CREATE UNIQUE INDEX journal_job ON journal (job_seq, n);
 
--- Counts per tag and status ('' is every job, or the retries of all statuses), up to setting 'folded'.
+-- Counts per tag and status up to the journal row of setting 'folded'. Tag '' counts all jobs; status '' counts retries.
 CREATE TABLE stat (
     tag TEXT NOT NULL,
     status TEXT NOT NULL,
@@ -177,8 +198,8 @@ CREATE TABLE stat (
     PRIMARY KEY (tag, status)
 ) STRICT, WITHOUT ROWID;
 
--- What each journal row does to the counts. An update may have changed the tags, so it takes away what the row
--- before it gave.
+-- The change of the counts by each journal row. An update may change the tags, so it subtracts what the job's previous
+-- row added.
 CREATE VIEW stat_delta AS
 SELECT seq, tags, status, 1 AS jobs,
        CASE WHEN from_status IS NULL OR verb = 'update' THEN retry_count
@@ -197,12 +218,73 @@ FROM journal AS later
 JOIN journal AS earlier ON earlier.job_seq = later.job_seq AND earlier.n = later.n - 1
 WHERE later.verb = 'update';
 
+-- Counts per type and status up to setting 'folded'; `entered` is how often any job has entered the status.
+CREATE TABLE type_stat (
+    type TEXT NOT NULL,
+    status TEXT NOT NULL,
+    jobs INTEGER NOT NULL,
+    entered INTEGER NOT NULL,
+    PRIMARY KEY (type, status)
+) STRICT, WITHOUT ROWID;
+
+-- The change of those counts by each journal row.
+CREATE VIEW type_delta AS
+SELECT seq, type, status, 1 AS jobs, from_status IS NOT status AS entered
+FROM journal
+WHERE verb NOT IN ('delete', 'cleanup')
+UNION ALL
+SELECT seq, type, from_status, -1, 0
+FROM journal
+WHERE from_status IS NOT NULL;
+
+-- Readers of the journal and their positions: rows that every consumer has read may be archived.
+CREATE TABLE consumer (
+    name TEXT PRIMARY KEY,
+    seq INTEGER NOT NULL,
+    holder TEXT,
+    held_until INTEGER,
+    updated_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- The last batch that each writer of numbered batches has published, so that none is published twice.
+CREATE TABLE publication (
+    writer TEXT PRIMARY KEY,
+    batch INTEGER NOT NULL,
+    published_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Callbacks to deliver, one row per finished job; due_at is NULL once delivery was given up.
+CREATE TABLE delivery (
+    seq INTEGER PRIMARY KEY,  -- of the journal row that records the end of the job
+    event_id TEXT NOT NULL,
+    url TEXT NOT NULL,
+    lane TEXT NOT NULL,
+    body BLOB NOT NULL,
+    due_at INTEGER,
+    attempts INTEGER NOT NULL,
+    error TEXT NOT NULL,
+    updated_at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX delivery_due ON delivery (lane, due_at, seq) WHERE due_at IS NOT NULL;
+CREATE INDEX delivery_given_up ON delivery (updated_at) WHERE due_at IS NULL;
+
+-- The last tick for which each schedule has submitted its jobs.
+CREATE TABLE schedule (
+    name TEXT PRIMARY KEY,
+    tick INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- 'archived_…': what was ever removed from the journal: whole histories, rows, and the highest number among them.
 INSERT INTO setting (name, value) VALUES
+    ('archived_histories', 0),
+    ('archived_rows', 0),
+    ('archived_upto', 0),
     ('blocked', 0),
     ('folded', 0),
     ('store_id', lower(hex(randomblob(16))));
 
--- Journal and tags follow the job's row by trigger, so that no statement can forget them.
+-- Triggers keep journal and tags in step with the job's row, so no statement can forget them.
 CREATE TRIGGER job_inserted AFTER INSERT ON job BEGIN
     INSERT INTO journal (
         recorded_at, job_seq, job_id, n, type, verb, from_status, status, attempt, retry_count, failures,
@@ -255,6 +337,7 @@ CREATE TRIGGER job_deleted AFTER DELETE ON job BEGIN
     DELETE FROM payload WHERE seq = OLD.seq;
     DELETE FROM result WHERE seq = OLD.seq;
     DELETE FROM checkpoint WHERE seq = OLD.seq;
+    DELETE FROM output WHERE seq = OLD.seq;
     DELETE FROM edge WHERE on_seq = OLD.seq;
     DELETE FROM edge WHERE job_seq = OLD.seq;
     DELETE FROM idempotency

@@ -1,0 +1,1 @@
+"""Payloads and results: Python values as JSON and back."""
