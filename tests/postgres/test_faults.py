@@ -42,6 +42,8 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self):
+        with contextlib.suppress(OSError):  # closed already
+            self._listener.shutdown(socket.SHUT_RDWR)  # closing alone does not wake the thread that accepts
         self._listener.close()
 
     def _accept(self):

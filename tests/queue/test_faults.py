@@ -318,7 +318,7 @@ def test_thousands_of_streams_share_few_threads(connect: Callable[..., Queue]) -
 
 LIVENESS = 2.0  # a busy machine may keep a process waiting for half of that
 WORKER = """
-import json, os, signal, sys, threading
+import json, sys, threading
 import penstock
 from penstock import cancel_scope
 
@@ -348,8 +348,8 @@ for line in sys.stdin:
         answer([job.id, job.attempt])
     elif command[0] == "freeze":
         with quiet:
-            answer("frozen")
-            os.kill(os.getpid(), signal.SIGSTOP)
+            answer("ready")
+            sys.stdin.readline()  # stopped here from outside, until "resume" comes
     elif command[0] == "complete":
         try:
             queue.complete_job(command[1], b"late", attempt=int(command[2]))
@@ -375,10 +375,13 @@ class Frozen:
         return json.loads(self.process.stdout.readline())
 
     def freeze(self) -> None:
-        assert self.tell("freeze") == "frozen"
+        assert self.tell("freeze") == "ready"
         freeze(self.process.pid)
 
     def resume(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("resume\n")
+        self.process.stdin.flush()
         os.kill(self.process.pid, signal.SIGCONT)
 
 

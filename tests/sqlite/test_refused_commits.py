@@ -220,7 +220,7 @@ def test_a_fault_after_the_claim_for_a_stream_keeps_no_slot(queue: Queue, consum
     def deny_release(action: int, first: str, second: str, *_: object) -> int:
         if (action, first, second) == (apsw.SQLITE_SAVEPOINT, "RELEASE", "handing_out"):
             denied.append(second)
-            return apsw.SQLITE_DENY
+            raise apsw.IOError("planted")  # retryable: the fault may meet the dispatcher's own claim as well
         return apsw.SQLITE_OK
 
     connection.authorizer = deny_release
