@@ -120,7 +120,7 @@ def test_submit_stores_a_job_for_each_line(run, queue, shape):
     [
         ('{"type": "t"}\n{"type": ', "line 2: not JSON"),
         ('{"type": "t"}\n\n[1]', "line 3: must be an object with a type"),
-        ('{"type": "t", "colour": 1}', "line 1: unknown field colour"),
+        ('{"type": "t", "colour": 1}', "line 1: unknown field 'colour'"),
         ('{"type": "t"}\n{"type": "t", "priority": 9}', "line 2: priority must be"),
         ('{"type": "t"}\n{"type": "t", "payload": "\\u0000"}', "line 2: payload must be text without NUL"),
         ('{"type": "t"}\n{"type": "t", "tags": "a"}', "line 2: tags must be"),

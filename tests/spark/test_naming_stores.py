@@ -55,5 +55,5 @@ def test_an_audit_says_what_it_needs(target, says):
 
 
 def test_an_audit_needs_a_moment_with_a_zone():
-    with pytest.raises(InvalidArgumentError, match="drained_at must have a time zone"):
+    with pytest.raises(InvalidArgumentError, match="drained_at must be a time with its zone"):
         ps.audit(None, "nowhere", drained_at=datetime(2026, 1, 1))

@@ -266,7 +266,7 @@ WRONG = [
     ({"statuses": "runing"}, "statuses must be one or more of initial_pending, running, .*, got 'runing'"),
     ({"statuses": ""}, "statuses must be one or more of"),
     ({"statuses": "[]"}, "statuses must be one or more of"),
-    ({"statuses": "[5]"}, "statuses must be a list of texts, got 5"),
+    ({"statuses": "[5]"}, r"statuses must be a list of texts, got \[5\]"),
     ({"types": ""}, "types must be a text of 1 to 256 characters, got an empty one"),
     ({"types": "a,,b"}, "types must be a text of 1 to 256 characters, got an empty one"),
     ({"types": "t" * 257}, "types must be a text of 1 to 256 characters, got 257"),

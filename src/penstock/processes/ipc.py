@@ -28,7 +28,7 @@ from multiprocessing import reduction
 from multiprocessing.managers import SyncManager
 from typing import Any, Final, NamedTuple, Self
 
-from penstock.errors import InvalidArgumentError, ProcessControlError, shown
+from penstock.errors import ProcessControlError, invalid, shown
 from penstock.payloads.json import decode_json, encode_json
 from penstock.processes.types import JobCommand, JobStatus, check_progress, check_status
 
@@ -351,11 +351,7 @@ def create_job_shared_state(manager: StateManager | SyncManager) -> dict[str, An
             in memory that needs no process of a manager.
     """
     if not isinstance(manager, StateManager | SyncManager):
-        raise InvalidArgumentError(
-            f"manager must come from get_manager() or multiprocessing.Manager(), got {shown(manager)}",
-            field="manager",
-            value=manager,
-        )
+        raise invalid("manager", "one of get_manager() or multiprocessing.Manager()", manager)
     return variables_of(get_manager().new_state())
 
 
@@ -375,10 +371,8 @@ def with_job_lock(shared_state: dict[str, Any]) -> contextlib.AbstractContextMan
     """
     mutex: Any = shared_state.get("mutex") if isinstance(shared_state, Mapping) else None
     if not (hasattr(mutex, "__enter__") and hasattr(mutex, "__exit__")):
-        raise InvalidArgumentError(
-            f"shared_state must be a mapping with a mutex, as create_job_shared_state returns it, got {shown(shared_state)}",
-            field="shared_state",
-            value=shared_state,
+        raise invalid(
+            "shared_state", "a mapping with a mutex, as create_job_shared_state returns it", shared_state
         )
     return _locked(shared_state, mutex)
 
@@ -399,9 +393,7 @@ def _checked(name: str, value: Any) -> Any:
     if name == "progress":
         return check_progress(value)
     if name == "description" and not (value is None or isinstance(value, str)):
-        raise InvalidArgumentError(
-            f"description must be text or None, got {shown(value)}", field="description", value=value
-        )
+        raise invalid("description", "text or None", value)
     encode_json(value, name)
     return value
 
@@ -412,9 +404,7 @@ def _check_command(value: object) -> JobCommand:
             return JobCommand(value)
         except ValueError:
             pass  # the error below names it
-    raise InvalidArgumentError(
-        f"command must be a JobCommand, got {shown(value)}", field="command", value=value
-    )
+    raise invalid("command", "a JobCommand", value)
 
 
 def _new_file() -> int:

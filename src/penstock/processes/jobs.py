@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, ClassVar, Final
 
-from penstock.errors import InvalidArgumentError, InvalidTransitionError, ProcessControlError, shown
+from penstock.errors import InvalidTransitionError, ProcessControlError, invalid
 from penstock.isolation import (
     Cancel,
     Channel,
@@ -426,9 +426,7 @@ def _own_supervisor() -> Supervisor:
 def _text(text: object) -> str:
     """Return a text that both stores can keep, cut to a limit."""
     if not isinstance(text, str):
-        raise InvalidArgumentError(
-            f"a description must be text, got {shown(text)}", field="description", value=text
-        )
+        raise invalid("description", "text", text)
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()[:_MAX_TEXT]
 
 

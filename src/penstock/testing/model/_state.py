@@ -15,7 +15,7 @@ import msgspec
 from penstock.backends import Change, Delivery, Schedule
 from penstock.backends.contract.overview import Intake
 from penstock.clock import Clock, SystemClock
-from penstock.errors import JobNotFoundError, QueueClosedError
+from penstock.errors import JobNotFoundError, QueueClosedError, invalid
 from penstock.job import IN_FLIGHT, Job, JobStatus, JournalArchive, JournalConsumer, JournalEntry, state_of
 from penstock.lifecycle import Verb
 from penstock.scope import checkpoint
@@ -63,7 +63,7 @@ class ModelState:
         """Run a verb: all of its changes stay, or none."""
         self.check_usable()
         if threading.get_ident() in self.iterating:
-            raise check.bad("jobs", "without effects of their own on the store", None)
+            raise invalid("jobs", "without effects of their own on the store", None)
         with self.lock:
             self.check_usable()
             saved = dict(self.rows), len(self.journal), dict(self.owners), self.is_blocked, self.inserted
