@@ -43,8 +43,8 @@ def test_a_stream_does_not_begin_beyond_the_end(sqlite_url):
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        (None, "needs the url of a store or the folder of a lake, got None"),
-        (["sqlite:///a.db"], "needs the url of a store"),
+        (None, "must be the url of a store or the folder of a lake, got None"),
+        (["sqlite:///a.db"], "must be the url of a store"),
         ("mysql://user:secret@host/db", "url must begin with sqlite:/// or postgresql://, got 'mysql'"),
         ("nowhere", "there is no lake in"),
     ],
