@@ -176,7 +176,7 @@ def test_without_descriptors_for_the_next_process_the_job_runs_all_the_same(jobs
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(supervisor, "_open_job", none_left)
+        patch.setattr(supervisor._pipes, "open", none_left)
         listeners = [jobs.start("echo", b"x")[1] for _ in range(SPARES)]
         assert [listener.result() for listener in listeners] == [b"x"] * SPARES
         with pytest.raises(OSError, match="Too many"):
