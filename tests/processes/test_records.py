@@ -246,7 +246,7 @@ def _same(found, given_record):
 
 
 @pytest.mark.requirement("P7")
-def test_a_store_keeps_what_is_said_of_a_pending_job_and_refuses_what_it_cannot_change(tmp_path):
+def test_a_store_keeps_the_variables_of_a_pending_job_and_refuses_later_changes(tmp_path):
     with penstock.open_backend(f"sqlite:///{tmp_path}/jobs.db") as backend:
         registry = BackendRegistry(backend)
         waiting = record(progress=5, description="in line", result={"part": 1})

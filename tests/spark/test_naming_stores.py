@@ -1,4 +1,4 @@
-"""How users name stores, and what they are told when they name none."""
+"""How users name stores, and the error if they name none."""
 
 import json
 from datetime import datetime

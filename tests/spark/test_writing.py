@@ -233,8 +233,8 @@ def test_a_job_may_wait_for_others_of_the_frame_and_of_the_store(url):
     chain = pa.table({"id": ["z", "y"], "type": ["t", "t"], "after": [["y"], ["job-0"]]})
     save(url, chain)
     assert jobs_in(url)["z"].after == ("y",)
-    with pytest.raises(DependencyError, match="nobody"):
-        save(url, pa.table({"id": ["q", "r"], "type": ["t", "t"], "after": [None, ["nobody"]]}))
+    with pytest.raises(DependencyError, match="missing"):
+        save(url, pa.table({"id": ["q", "r"], "type": ["t", "t"], "after": [None, ["missing"]]}))
     assert {"q", "r"}.isdisjoint(jobs_in(url))
 
 

@@ -105,7 +105,7 @@ def test_an_error_has_every_attribute_that_its_class_announces(cls):
     assert [name for name in missing if name != "__notes__"] == []
 
 
-def test_codes_are_snake_case_and_tell_classes_apart():
+def test_codes_are_snake_case_and_unique():
     codes = [cls.code for cls in EXAMPLES]
     assert len(set(codes)) == len(codes)
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", code) for code in codes)

@@ -323,7 +323,7 @@ class Stopping(Suite):
     @cells(
         ("status", "freed"), [(_S.RUNNING, {WORKER: 1}), (_S.CANCELLING, {WORKER: 1}), (_S.UNKNOWN_RETRY, {})]
     )
-    @cells("message", ["", "told to"])
+    @cells("message", ["", "by request"])
     def test_a_stopped_job_has_ended(
         self, backend: Backend, clock: ManualClock, status: JobStatus, freed: dict[str, int], message: str
     ) -> None:
