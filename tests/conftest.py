@@ -28,12 +28,12 @@ ON_BOTH = {
     "test_thousands_of_streams_share_few_threads",
     "test_workers_make_jobs_of_ticks",
     "test_a_frame_becomes_jobs_once",
-    "test_a_job_completes_and_its_record_tells_it",
+    "test_a_job_completes_and_its_record_says_so",
     "test_both_tables_are_dataframes",
     "test_it_ticks_in_the_background",
     "test_jobs_are_counted_by_type_and_state",
     "test_one_poll_prints_everything_as_json",
-    "test_the_end_of_a_job_is_told_once_and_signed",
+    "test_the_end_of_a_job_is_delivered_once_and_signed",
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import typer
 
 from penstock import cli
-from penstock.cli._command import Setting, all_commands, settings, split_help
+from penstock.cli._command import all_commands, settings, split_help
 from penstock.cli._settings import DURATION, SHARED_KEYS
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -140,7 +140,7 @@ def settings_page() -> str:
     shared = ", ".join(f"`{key}`" for key in SHARED_KEYS)
     parts = [NOTICE, "", SETTINGS_INTRO.replace("{shared}", shared)]
     for path, command in all_commands(root):
-        known = list(settings(command, path))
+        known = settings(command)
         if not known:
             continue
         parts += [
@@ -149,16 +149,15 @@ def settings_page() -> str:
             "| Option | Variable | Key | Type | Default |",
             "| --- | --- | --- | --- | --- |",
         ]
-        parts += [_setting_row(each) for each in known]
+        parts += [_setting_row(each, ".".join(path)) for each in known]
         parts.append("")
     return "\n".join(parts)
 
 
-def _setting_row(setting: Setting) -> str:
-    variables = ", ".join(f"`{name}`" for name in setting.variables)
-    key = f"`[{setting.table}] {setting.key}`"
-    kind, default = _type(setting.parameter), _default(setting.parameter)
-    return f"| {_names(setting.parameter, short=False)} | {variables} | {key} | {kind} | {default} |"
+def _setting_row(parameter: Any, table: str) -> str:
+    variables = ", ".join(f"`{name}`" for name in parameter.variables)
+    key = f"`[{table}] {parameter.key}`"
+    return f"| {_names(parameter, short=False)} | {variables} | {key} | {_type(parameter)} | {_default(parameter)} |"
 
 
 def _option_table(rows: Sequence[tuple[str, str]]) -> list[str]:

@@ -7,7 +7,7 @@ import re
 from datetime import timedelta
 from typing import Final, TypeAlias
 
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import invalid
 
 __all__ = ["MAX_DURATION", "Duration", "duration", "parse_duration"]
 
@@ -31,12 +31,10 @@ def duration(value: object, field: str, *, positive: bool = False) -> timedelta:
     """
     span = value if isinstance(value, timedelta) else _from_number_or_text(value, field)
     if span > MAX_DURATION:
-        raise InvalidArgumentError(
-            f"{field} must be at most {MAX_DURATION.days} days, got {shown(value)}", field=field, value=value
-        )
+        raise invalid(field, f"at most {MAX_DURATION.days} days", value)
     if span < timedelta(0) or (positive and span == timedelta(0)):
         bound = "more than" if positive else "at least"
-        raise InvalidArgumentError(f"{field} must be {bound} 0, got {shown(value)}", field=field, value=value)
+        raise invalid(field, f"{bound} 0", value)
     return span
 
 
@@ -60,23 +58,14 @@ def parse_duration(text: str, field: str, *, unit: str | None = None) -> timedel
         seconds, place, last_unit = seconds + float(match[1]) * _UNITS[name], match.end(), order.index(name)
         if place == len(text):
             return _span(seconds)
-    raise InvalidArgumentError(
-        f'{field} must be a duration such as "90s", "5m", "1h30m", "1.5h", "250ms" or "2d", got {shown(text)}',
-        field=field,
-        value=text,
-    )
+    raise invalid(field, 'a duration such as "90s", "5m", "1h30m", "1.5h", "250ms" or "2d"', text)
 
 
 def _from_number_or_text(value: object, field: str) -> timedelta:
     if isinstance(value, str):
         return parse_duration(value, field)
     if isinstance(value, bool) or not isinstance(value, int | float) or _is_not_finite(value):
-        raise InvalidArgumentError(
-            f'{field} must be a timedelta, a finite number of seconds or text such as "5m" or "1h30m",'
-            f" got {shown(value)}",
-            field=field,
-            value=value,
-        )
+        raise invalid(field, 'a timedelta, a finite number of seconds or text such as "5m" or "1h30m"', value)
     return _span(value)
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Self
 
 __all__ = [
@@ -168,6 +168,14 @@ class InvalidArgumentError(PenstockError, ValueError):
 def invalid(field: str, expected: str, value: object) -> InvalidArgumentError:
     """Return the usual error for an argument: "`field` must be `expected`, got `value`"."""
     return InvalidArgumentError(f"{field} must be {expected}, got {shown(value)}", field=field, value=value)
+
+
+def check_known(what: str, names: Iterable[str], known: Collection[str], *, field: str = "") -> None:
+    """Refuse names that do not exist with "unknown `what` `names` (known: `known`)"."""
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        message = f"unknown {what} {', '.join(map(shown, wrong))} (known: {', '.join(known)})"
+        raise InvalidArgumentError(message, field=field, value=wrong)
 
 
 class PayloadTooLargeError(InvalidArgumentError):

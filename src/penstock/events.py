@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock._lazy import asyncio
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import invalid
 from penstock.job import Key
 
 __all__ = ["Event", "EventBus", "EventKind", "Subscriber"]
@@ -90,15 +90,9 @@ class EventBus:
         which subscribers get that event.
         """
         if not callable(subscriber):
-            raise InvalidArgumentError(
-                f"a subscriber must be callable, got {shown(subscriber)}",
-                field="subscriber",
-                value=subscriber,
-            )
+            raise invalid("subscriber", "callable", subscriber)
         if not isinstance(kind, str) or kind not in list(EventKind):
-            raise InvalidArgumentError(
-                f"kind must be one of {', '.join(EventKind)}, got {shown(kind)}", field="kind", value=kind
-            )
+            raise invalid("kind", f"one of {', '.join(EventKind)}", kind)
         kind = EventKind(kind)
         handle = object()
         with self._lock:
@@ -135,7 +129,7 @@ class EventBus:
             ExceptionGroup: the errors of subscribers, after all of them were called.
         """
         if not isinstance(event, Event):
-            raise InvalidArgumentError(f"expected an Event, got {shown(event)}", field="event", value=event)
+            raise invalid("event", "an Event", event)
         with self._lock:
             subscribers = list(self._subscribers.get(event.kind, {}).values())
         errors: list[Exception] = []

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Self
 
 import msgspec
 
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import invalid
 from penstock.policy import FailureCategory, RetryPolicy, Timeouts
 
 __all__ = [
@@ -198,11 +198,9 @@ class Key(tuple[str, ...]):
 
     def __new__(cls, *parts: str) -> Self:
         if not parts or not all(isinstance(part, str) for part in parts):
-            raise InvalidArgumentError(
-                f"a Key is made of one or more strings, got {shown(parts)}", field="key", value=parts
-            )
+            raise invalid("key", "one or more strings", parts)
         if not any(parts):
-            raise InvalidArgumentError("a Key must not be empty text", field="key", value=parts)
+            raise invalid("key", "text that is not empty", parts)
         # Plain text also where a subclass of str was given, such as a member of an enumeration.
         return super().__new__(cls, (part if type(part) is str else str.__str__(part) for part in parts))
 
@@ -215,11 +213,7 @@ class Key(tuple[str, ...]):
             return cls(value)
         if isinstance(value, tuple | list):
             return cls(*value)
-        raise InvalidArgumentError(
-            f"key must be a Key, a string or a sequence of strings, got {shown(value)}",
-            field="key",
-            value=value,
-        )
+        raise invalid("key", "a Key, a string or a sequence of strings", value)
 
     def __getnewargs__(self) -> tuple[str, ...]:
         return tuple(self)
@@ -461,13 +455,9 @@ def distinct(field: str, values: object) -> tuple[str, ...]:
     # A mapping of ids stands for its keys; one of tags would silently lose its values.
     is_lossy = isinstance(values, Mapping) and field != "job_ids"
     if is_lossy or isinstance(values, str | bytes | bytearray) or not isinstance(values, Iterable):
-        raise InvalidArgumentError(
-            f"{field} must be a sequence of strings, got {shown(values)}", field=field, value=values
-        )
+        raise invalid(field, "a sequence of strings", values)
     items = tuple(values)
     for item in items:
         if not isinstance(item, str):
-            raise InvalidArgumentError(
-                f"{field} must hold strings only, got {shown(item)}", field=field, value=item
-            )
+            raise invalid(field, "made of strings", item)
     return tuple(dict.fromkeys(items))

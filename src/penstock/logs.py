@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal, ParamSpec, TextIO, TypeVar
 
-from penstock.errors import BackendError, InvalidArgumentError, shown
+from penstock.errors import BackendError, invalid
 from penstock.job import Job
 
 __all__ = [
@@ -190,14 +190,10 @@ def configure(
         InvalidArgumentError: an unknown format or level.
     """
     if format not in FORMATS:
-        raise InvalidArgumentError(
-            f"format must be one of {', '.join(FORMATS)}, got {shown(format)}", field="format", value=format
-        )
+        raise invalid("format", f"one of {', '.join(FORMATS)}", format)
     number = logging.getLevelNamesMapping().get(level.upper()) if isinstance(level, str) else None
     if number is None:
-        raise InvalidArgumentError(
-            f"level must be the name of one of logging's, got {shown(level)}", field="level", value=level
-        )
+        raise invalid("level", "the name of one of logging's", level)
     handler = logging.StreamHandler(stream)
     handler.addFilter(JobFilter(worker))
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())

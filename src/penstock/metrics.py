@@ -30,7 +30,7 @@ from prometheus_client.registry import Collector
 
 import penstock
 from penstock.backends.contract.overview import Overview, is_handled
-from penstock.errors import BackendError, InvalidArgumentError, shown
+from penstock.errors import BackendError, invalid
 from penstock.job import JournalEntry
 from penstock.queue import Queue
 
@@ -74,17 +74,9 @@ class PenstockCollector(Collector):
     def __init__(self, queue: Queue, *, buckets: Sequence[float] = BUCKETS, max_rows: int = MAX_ROWS) -> None:
         bounds = tuple(float(each) for each in buckets)
         if not bounds or list(bounds) != sorted(set(bounds)):
-            raise InvalidArgumentError(
-                f"buckets must be ascending numbers of seconds, got {shown(buckets)}",
-                field="buckets",
-                value=buckets,
-            )
+            raise invalid("buckets", "ascending numbers of seconds", buckets)
         if type(max_rows) is not int or max_rows < 1:
-            raise InvalidArgumentError(
-                f"max_rows must be a whole number of at least 1, got {shown(max_rows)}",
-                field="max_rows",
-                value=max_rows,
-            )
+            raise invalid("max_rows", "a whole number of at least 1", max_rows)
         self._queue = queue
         self._max_rows = max_rows
         self._lock = threading.Lock()

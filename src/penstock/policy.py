@@ -12,7 +12,7 @@ import msgspec
 
 from penstock._lazy import random
 from penstock.durations import Duration, duration
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import InvalidArgumentError, invalid, shown
 
 __all__ = [
     "DEFAULT_RETRY",
@@ -89,7 +89,7 @@ class TemporaryError(Exception):
 
 def _checked_cause(cause: object) -> BaseException:
     if not isinstance(cause, BaseException):
-        raise _bad("cause", "an exception or None", cause)
+        raise invalid("cause", "an exception or None", cause)
     return cause
 
 
@@ -128,18 +128,13 @@ def register_backoff(name: str, function: BackoffFunction) -> None:
         or not name.isprintable()
         or name in _BUILT_IN
     ):
-        raise InvalidArgumentError(
-            f"a custom backoff needs a name of its own, a printable text of at most {MAX_BACKOFF_NAME} characters,"
-            f" got {shown(name)}",
-            field="name",
-            value=name,
+        raise invalid(
+            "name",
+            f"a printable text of at most {MAX_BACKOFF_NAME} characters that names no built-in backoff",
+            name,
         )
     if not callable(function):
-        raise InvalidArgumentError(
-            f"function must be a function of (n, initial_delay, max_delay), got {shown(function)}",
-            field="function",
-            value=function,
-        )
+        raise invalid("function", "a function of (n, initial_delay, max_delay)", function)
     _backoffs[name] = function
 
 
@@ -182,7 +177,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         set_field = msgspec.structs.force_setattr
         if type(self.max_attempts) is not int or not 1 <= self.max_attempts <= MAX_ATTEMPTS_LIMIT:
-            raise _bad("max_attempts", f"a whole number from 1 to {MAX_ATTEMPTS_LIMIT}", self.max_attempts)
+            raise invalid("max_attempts", f"a whole number from 1 to {MAX_ATTEMPTS_LIMIT}", self.max_attempts)
         _check_backoff(self.backoff)
         set_field(self, "initial_delay", duration(self.initial_delay, "initial_delay"))
         set_field(self, "max_delay", duration(self.max_delay, "max_delay"))
@@ -272,29 +267,27 @@ def _check_backoff(backoff: object) -> None:
         )
     if not isinstance(backoff, str) or (backoff not in _BUILT_IN and backoff not in _backoffs):
         known = ", ".join((*_BUILT_IN, *sorted(_backoffs)))
-        raise _bad("backoff", f"one of {known}, or a name given to penstock.register_backoff", backoff)
-
-
-def _bad(field: str, expected: str, value: object) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{field} must be {expected}, got {shown(value)}", field=field, value=value)
+        raise invalid("backoff", f"one of {known}, or a name given to penstock.register_backoff", backoff)
 
 
 def _number(field: str, value: object, low: float, high: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise _bad(field, f"a number from {low:g} to {high:g}", value)
+        raise invalid(field, f"a number from {low:g} to {high:g}", value)
     return float(value)
 
 
 def _retriable(categories: object) -> tuple[FailureCategory, ...]:
     if isinstance(categories, str) or not isinstance(categories, tuple | list | set | frozenset):
-        raise _bad("retry_on", "a sequence of failure categories", categories)
+        raise invalid("retry_on", "a sequence of failure categories", categories)
     wanted: list[FailureCategory] = []
     for item in categories:
         if not isinstance(item, str) or item not in FailureCategory.__members__.values():
-            raise _bad("retry_on", "made of failure categories", item)
+            raise invalid("retry_on", "made of failure categories", item)
         category = FailureCategory(item)
         if category not in RETRIABLE:
-            raise _bad("retry_on", "made of temporary, timeout and system (others are never retried)", item)
+            raise invalid(
+                "retry_on", "made of temporary, timeout and system (others are never retried)", item
+            )
         wanted.append(category)
     return tuple(category for category in RETRIABLE if category in wanted)
 

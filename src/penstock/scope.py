@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from penstock.durations import Duration, parse_duration
-from penstock.errors import InvalidArgumentError, OperationCancelledError, shown
+from penstock.errors import OperationCancelledError, invalid
 
 __all__ = ["CancelScope", "cancel_scope", "checkpoint", "current_scope"]
 
@@ -173,11 +173,8 @@ def _seconds(timeout: Duration | None) -> float | None:
     if isinstance(timeout, timedelta):
         timeout = timeout.total_seconds()
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise InvalidArgumentError(
-            'timeout must be a number of seconds of at least 0, a timedelta, text such as "5m" or None,'
-            f" got {shown(timeout)}",
-            field="timeout",
-            value=timeout,
+        raise invalid(
+            "timeout", 'a number of seconds of at least 0, a timedelta, text such as "5m" or None', timeout
         )
     try:
         return float(timeout)

@@ -1,4 +1,4 @@
-"""Stores, queues on them, and endpoints that answer as they are told."""
+"""Stores, queues on them, and endpoints with prepared answers."""
 
 import contextlib
 import queue as queues

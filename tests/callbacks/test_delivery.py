@@ -1,4 +1,4 @@
-"""Callbacks over real sockets, from real stores: told at least once, with one id, and nobody waits for a dead host."""
+"""Callbacks over real sockets, from real stores: delivered at least once, with one id, and never delayed by a dead host."""
 
 import os
 import queue as queues
@@ -42,7 +42,7 @@ def first_error(queue):
 
 
 @pytest.mark.requirement("G32")
-def test_the_end_of_a_job_is_told_once_and_signed(queue, endpoint, deliver):
+def test_the_end_of_a_job_is_delivered_once_and_signed(queue, endpoint, deliver):
     deliver()
     job = end(queue, endpoint.url("/done?x=1"), correlation_id="trace")
     request = endpoint.next()
@@ -129,7 +129,7 @@ def test_without_a_secret_nothing_is_signed(queue, endpoint, deliver, monkeypatc
     assert "webhook-id" in headers
 
 
-def test_that_nothing_is_signed_is_said_once_and_only_where_there_is_something_to_sign(
+def test_unsigned_callbacks_are_logged_once_and_only_if_there_are_callbacks(
     queue, endpoint, deliver, monkeypatch, caplog
 ):
     monkeypatch.delenv("PENSTOCK_WEBHOOK_SECRET", raising=False)
@@ -152,7 +152,7 @@ def test_the_secret_may_come_from_the_environment(queue, endpoint, deliver, monk
     assert verify(SECRET, request.headers, request.body)
 
 
-def test_off_delivers_nothing_and_registers_nobody(queue, endpoint, deliver):
+def test_off_delivers_nothing_and_registers_no_consumer(queue, endpoint, deliver):
     deliver(policy="off")
     end(queue, endpoint.url())
     assert queue.backend.journal.list_consumers() == []
@@ -160,7 +160,7 @@ def test_off_delivers_nothing_and_registers_nobody(queue, endpoint, deliver):
 
 
 def test_a_job_may_be_deleted_once_its_callback_is_taken_up(queue, endpoint, deliver):
-    """What has to be told does not depend on the job any more."""
+    """What has to be delivered does not depend on the job any more."""
     endpoint.answer(status(503))
     deliver(retry=RetryPolicy(max_attempts=1))
     job = end(queue, endpoint.url())
@@ -232,7 +232,7 @@ def test_an_answer_that_does_not_come_ends_the_attempt(queue, endpoint, deliver)
 
 
 def test_a_name_that_is_never_resolved_ends_the_attempt_and_blocks_no_other(queue, endpoint, deliver):
-    """A name server that does not answer: nobody can interrupt the system's resolver."""
+    """A name server that does not answer: the system's resolver cannot be interrupted."""
     released = threading.Event()
 
     def resolver(host, port, **_):
@@ -380,7 +380,7 @@ def test_a_name_with_a_private_address_is_refused(queue, endpoint, deliver, addr
     assert endpoint.requests.empty()
 
 
-def test_public_is_what_one_gets_without_a_word(queue, endpoint):
+def test_the_default_policy_is_public(queue, endpoint):
     with CallbackDelivery(queue):
         end(queue, endpoint.url())
         assert "not a public address" in first_error(queue)
@@ -410,7 +410,7 @@ def test_a_name_is_resolved_once_and_that_address_is_called(queue, endpoint, del
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """A certificate that nobody has signed but itself, for "localhost"."""
+    """A self-signed certificate, for "localhost"."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is missing: no certificate to test with")
     folder = tmp_path_factory.mktemp("tls")
@@ -431,14 +431,16 @@ def tls_endpoint(certificate):
     server.close()
 
 
-def test_who_cannot_prove_who_it_is_is_told_nothing(queue, tls_endpoint, deliver):
+def test_a_receiver_without_a_trusted_certificate_gets_no_callback(queue, tls_endpoint, deliver):
     deliver()
     end(queue, tls_endpoint.url(host="localhost"))
     assert "SSLCertVerificationError" in first_error(queue)
     assert tls_endpoint.requests.empty()
 
 
-def test_a_certificate_of_another_name_proves_nothing(queue, tls_endpoint, certificate, deliver):
+def test_a_receiver_with_a_certificate_of_another_name_gets_no_callback(
+    queue, tls_endpoint, certificate, deliver
+):
     trusting = ssl.create_default_context(cafile=certificate / "cert.pem")
     deliver(tls=trusting)
     end(queue, tls_endpoint.url(host="127.0.0.1"))
@@ -446,13 +448,13 @@ def test_a_certificate_of_another_name_proves_nothing(queue, tls_endpoint, certi
     assert tls_endpoint.requests.empty()
 
 
-def test_who_is_trusted_is_told(queue, tls_endpoint, certificate, deliver):
+def test_a_receiver_with_a_trusted_certificate_gets_the_callback(queue, tls_endpoint, certificate, deliver):
     deliver(tls=ssl.create_default_context(cafile=certificate / "cert.pem"))
     job = end(queue, tls_endpoint.url(host="localhost"))
     assert tls_endpoint.next().event["subject"] == job.id
 
 
-# -- one at a time, and somebody always ---------------------------------------------------------------------------
+# -- one sender at a time, and always one ----------------------------------------------------------------------------
 
 CHILD = """
 import json, os, signal, sys
@@ -516,7 +518,7 @@ def child(shared_store):
 
 
 @pytest.mark.process
-def test_killed_between_the_answer_and_its_record_it_is_told_again_with_the_same_id(
+def test_a_callback_whose_sender_is_killed_before_it_records_the_answer_is_sent_again_with_the_same_id(
     queue, endpoint, child, deliver
 ):
     job = end(queue, endpoint.url())
@@ -532,17 +534,17 @@ def test_killed_between_the_answer_and_its_record_it_is_told_again_with_the_same
 
 
 def hear(endpoint, wanted, earlier=()):
-    """Wait until all of these jobs were told of, and nothing else; again only under the same delivery id.
+    """Wait until all of these jobs were delivered, and nothing else; again only under the same delivery id.
 
-    It is told again where a busy machine lets a lease run out in the middle. Returns how many requests there were.
+    A callback is delivered again where a busy machine lets a lease run out in the middle. Returns how many requests there were.
     """
-    told, requests = {}, 0
-    while not set(wanted) <= told.keys():
+    delivered, requests = {}, 0
+    while not set(wanted) <= delivered.keys():
         request = endpoint.next()
         requests += 1
         subject = request.event["subject"]
         assert subject in {*wanted, *earlier}
-        assert told.setdefault(subject, request.id) == request.id
+        assert delivered.setdefault(subject, request.id) == request.id
     return requests + endpoint.requests.qsize()
 
 
@@ -550,7 +552,7 @@ def hear(endpoint, wanted, earlier=()):
 def test_of_several_processes_one_delivers_and_another_takes_over(queue, endpoint, child):
     processes = [child("lives") for _ in range(2)]
     ids = [end(queue, endpoint.url()).id for _ in range(20)]
-    assert hear(endpoint, ids) < 30, "both deliver: each is told of twice"
+    assert hear(endpoint, ids) < 30, "both deliver: each is delivered twice"
     holder = until(lambda: queue.backend.journal.list_consumers()[0].holder)
     pid = int(holder.split("/")[-2])
     (holding,) = [each for each in processes if each.pid == pid]
@@ -561,7 +563,7 @@ def test_of_several_processes_one_delivers_and_another_takes_over(queue, endpoin
 
 
 @pytest.mark.process
-def test_one_that_was_frozen_says_nothing_any_more(queue, endpoint, child, deliver):
+def test_a_sender_that_was_frozen_sends_nothing_any_more(queue, endpoint, child, deliver):
     """Its lease is over: another one delivers, and what it finds when it wakes up is not its own."""
     process = child("freezes")
     end(queue, endpoint.url())

@@ -19,7 +19,7 @@ STORE = "0" * 31 + "1"
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
-def told(status, **fields):
+def event_after(status, **fields):
     backend = ModelBackend(ManualClock(datetime(2030, 1, 1, tzinfo=UTC)))
     drive(backend, status, callback_url="https://example.com/", **fields)
     (end,), _ = backend.outbox.read_ends(0)
@@ -39,7 +39,7 @@ def told(status, **fields):
     ],
 )
 def test_every_end_is_a_cloud_event(status, kind, state):
-    event = told(status, correlation_id="trace", tags=["red"])
+    event = event_after(status, correlation_id="trace", tags=["red"])
     assert event["specversion"] == "1.0"
     assert event["type"] == f"io.penstock.job.{kind}.v1"
     assert event["source"] == f"urn:penstock:{STORE}"
@@ -53,8 +53,8 @@ def test_every_end_is_a_cloud_event(status, kind, state):
     assert (data["error"] is None) is (status is JobStatus.COMPLETED)
 
 
-def test_a_failure_tells_its_error():
-    error = told(JobStatus.FAILED)["data"]["error"]
+def test_the_event_of_a_failure_has_its_error():
+    error = event_after(JobStatus.FAILED)["data"]["error"]
     assert error == {"message": "broken", "category": "permanent", "code": None}
 
 

@@ -120,11 +120,11 @@ def test_submit_stores_a_job_for_each_line(run, queue, shape):
     [
         ('{"type": "t"}\n{"type": ', "line 2: not JSON"),
         ('{"type": "t"}\n\n[1]', "line 3: must be an object with a type"),
-        ('{"type": "t", "colour": 1}', "line 1: unknown field colour"),
+        ('{"type": "t", "colour": 1}', "line 1: unknown field 'colour'"),
         ('{"type": "t"}\n{"type": "t", "priority": 9}', "line 2: priority must be"),
         ('{"type": "t"}\n{"type": "t", "payload": "\\u0000"}', "line 2: payload must be text without NUL"),
         ('{"type": "t"}\n{"type": "t", "tags": "a"}', "line 2: tags must be"),
-        ('{"type": "t"}\n{"type": "t", "after": ["nobody"]}', "nobody"),
+        ('{"type": "t"}\n{"type": "t", "after": ["missing"]}', "missing"),
     ],
 )
 def test_if_one_line_is_wrong_none_is_stored(on_sqlite, stdin, words):
@@ -156,7 +156,7 @@ def test_if_one_line_is_wrong_none_is_stored(on_sqlite, stdin, words):
         (["t", "--max-attempts", "0"], "max_attempts must be"),
         (["t", "--timeout", "0"], "execution must be"),
         (["t", "--wait", "--wait=soon"], "wait must be a duration"),
-        (["t", "--after", "nobody"], "nobody"),
+        (["t", "--after", "missing"], "missing"),
         (["t" * 100_000], "type"),
     ],
 )
@@ -169,7 +169,7 @@ def test_what_cannot_be_submitted_is_one_line_and_exit_code_2(on_sqlite, argumen
     assert queue.get_job_stats().total_jobs == 0
 
 
-def test_submit_waits_for_the_end_if_it_is_told_to(run, queue):
+def test_submit_waits_for_the_end_with_wait(run, queue):
     with queue.stream_jobs("w", max_assigned_jobs=5) as stream:
 
         def work():
@@ -190,12 +190,12 @@ def test_submit_waits_for_the_end_if_it_is_told_to(run, queue):
         many = run("submit", "--jsonl", "--wait", "60", stdin='{"type": "good"}\n{"type": "bad"}\n')
         assert many.code == 1
         assert [line.split("\t")[1] for line in many.out.splitlines()] == ["completed", "failed"]
-        (told,) = lines(run("submit", "good", "--wait", "--json").out)
-        assert (told["status"], told["result"]) == ("completed", '"hi\x1b"')
+        (printed,) = lines(run("submit", "good", "--wait", "--json").out)
+        assert (printed["status"], printed["result"]) == ("completed", '"hi\x1b"')
     worker.join(30)
 
 
-def test_who_waits_in_vain_is_told_that_the_job_goes_on(run, queue):
+def test_a_wait_that_times_out_reports_that_the_job_goes_on(run, queue):
     done = run("submit", "t", "--wait", "0.05s")
     assert (done.code, done.out) == (1, "")
     assert "has not ended within 0.05 s; it goes on" in done.err
@@ -222,7 +222,7 @@ def test_list_shows_jobs_by_status_type_and_tags_page_by_page(run, queue):
     assert listed("--after", "a3", "--oldest") == ["a4", "b"]
     assert [job["id"] for job in lines(run("list", "--json", "--status", "failed").out)] == ["b"]
     assert [job["id"] for job in lines(run("list", "--json", "--tags", "x,n2").out)] == ["a2"]
-    assert run("list", "--type", "nobody").out.splitlines() == [done.out.splitlines()[0]]
+    assert run("list", "--type", "missing").out.splitlines() == [done.out.splitlines()[0]]
 
 
 def test_machine_readable_lists_are_never_cut_in_silence(run, queue):
@@ -281,7 +281,7 @@ def test_list_goes_over_many_pages(run, queue):
     assert [job["id"] for job in found] == [f"{n:05}" for n in range(2_099, 599, -1)]
 
 
-def test_show_tells_the_life_of_a_job(run, queue):
+def test_show_prints_the_history_of_a_job(run, queue):
     queue.enqueue_job(
         Job(id="j", type="resize", payload=b'{"n": 1}', tags=("a",), retry=RetryPolicy(initial_delay=0))
     )
@@ -303,11 +303,11 @@ def test_show_tells_the_life_of_a_job(run, queue):
         ["claim", "running", "2"],
         ["complete", "completed", "2"],
     ]
-    (told,) = lines(run("show", "j", "--json").out)
-    assert told["payload"] == '{"n": 1}'
-    assert told["output"] == "printed 2\n"
-    assert [row["verb"] for row in told["history"]] == ["enqueue", "claim", "fail", "claim", "complete"]
-    assert told["history"][0]["recorded_at"].endswith("Z")
+    (printed,) = lines(run("show", "j", "--json").out)
+    assert printed["payload"] == '{"n": 1}'
+    assert printed["output"] == "printed 2\n"
+    assert [row["verb"] for row in printed["history"]] == ["enqueue", "claim", "fail", "claim", "complete"]
+    assert printed["history"][0]["recorded_at"].endswith("Z")
 
 
 def test_long_and_binary_contents_are_cut_unless_all_is_wanted(run, queue):
@@ -316,8 +316,8 @@ def test_long_and_binary_contents_are_cut_unless_all_is_wanted(run, queue):
     assert "3000 more characters" in run("show", "j").out
     assert "x" * 5_000 in run("show", "j", "--full").out
     assert "100 bytes that are not text" in run("show", "bytes").out
-    (told,) = lines(run("show", "bytes", "--json").out)
-    assert told["payload_encoding"] == "base64"
+    (printed,) = lines(run("show", "bytes", "--json").out)
+    assert printed["payload_encoding"] == "base64"
 
 
 def test_a_long_history_is_cut_only_where_that_is_said(on_sqlite):
@@ -328,8 +328,8 @@ def test_a_long_history_is_cut_only_where_that_is_said(on_sqlite):
         queue.release_jobs({"j": "the worker was stopped"})
     assert "(21 earlier steps are archived or not shown)" in run("show", "j").out
     assert "earlier steps" not in run("show", "j", "--full").out
-    (told,) = lines(run("show", "j", "--json").out)
-    assert [row["n"] for row in told["history"]] == list(range(1, 1_022))
+    (printed,) = lines(run("show", "j", "--json").out)
+    assert [row["n"] for row in printed["history"]] == list(range(1, 1_022))
 
 
 def test_what_jobs_hold_cannot_take_over_a_terminal(run, queue):
@@ -373,8 +373,14 @@ def test_stats_count_all_jobs_and_those_with_tags(run, queue, penstock):
     whole, tagged = lines(run("stats", "y", "--json").out)
     assert (whole["total_jobs"], whole["completed_jobs"], whole["blocked"]) == (4, 1, False)
     assert whole["unhandled_types"] == ["a"]
-    (told,) = whole["types"]
-    assert (told["type"], told["pending"], told["ready"], told["running"], told["handled"]) == (
+    (printed,) = whole["types"]
+    assert (
+        printed["type"],
+        printed["pending"],
+        printed["ready"],
+        printed["running"],
+        printed["handled"],
+    ) == (
         "a",
         3,
         3,
@@ -392,13 +398,13 @@ def test_stats_name_the_types_that_no_living_worker_claims(run, queue):
     queue.backend.owners.beat(owner, intakes=[Intake(types=("a",), slots=1)])
     done = run("stats")
     assert done.out.splitlines()[-1] == "no living worker claims: orphan"
-    (told,) = lines(run("stats", "--json").out)
-    assert told["unhandled_types"] == ["orphan"]
-    assert told["workers"] == 1
+    (printed,) = lines(run("stats", "--json").out)
+    assert printed["unhandled_types"] == ["orphan"]
+    assert printed["workers"] == 1
     queue.backend.owners.close(owner)
 
 
-def test_stats_tell_every_kind_of_end_apart(run, queue):
+def test_stats_count_every_kind_of_end(run, queue):
     """1 failed, 5 dead, 2 cancelled, 1 retried, 2 handed back: the same in stats, top, list and the API."""
     once = RetryPolicy(max_attempts=1)
     names = {
@@ -436,12 +442,12 @@ def test_stats_tell_every_kind_of_end_apart(run, queue):
     assert {each["job_id"] for each in seen["failures"]} == {"f", "r", *names["dead"]}
 
 
-def test_what_was_not_counted_to_its_end_says_so(run, queue):
+def test_counts_that_reached_their_bound_are_marked(run, queue):
     queue.enqueue_jobs([Job(id=str(n), type="many") for n in range(10_001)])
     assert "10,000+" in run("stats").out
     assert "10,000+ ready" in run("top", "--once").out
-    (told,) = lines(run("stats", "--json").out)
-    (view,) = told["types"]
+    (printed,) = lines(run("stats", "--json").out)
+    (view,) = printed["types"]
     assert (view["ready"], view["ready_at_least"], view["ready_text"]) == (10_000, True, "10,000+")
     assert view["pending"] == 10_001
     (seen,) = lines(run("top", "--once", "--json").out)
@@ -453,18 +459,18 @@ def test_a_running_job_is_shown_with_its_worker_and_time(run, queue):
     with queue.stream_jobs("worker-7", types=["t"]) as stream:
         assert [job.id for job in next(stream)] == ["j"]
         shown = run("show", "j").out
-        (told,) = lines(run("show", "j", "--json").out)
+        (printed,) = lines(run("show", "j", "--json").out)
     facts = dict(line.split("  ", 1) for line in shown.splitlines() if "  " in line)
     assert facts["pid"].strip() == str(os.getpid())
     assert facts["host"].strip() == socket.gethostname()
     assert facts["worker"].strip() == "worker-7"
     assert "running for" in shown
-    assert (told["worker_pid"], told["worker_alive"]) == (os.getpid(), True)
-    assert told["running_seconds"] >= 0
+    assert (printed["worker_pid"], printed["worker_alive"]) == (os.getpid(), True)
+    assert printed["running_seconds"] >= 0
     queue.backend.dequeue_jobs("me", job_ids=["by-hand"])
-    (told,) = lines(run("show", "by-hand", "--json").out)
-    assert told["worker_pid"] is None
-    assert told["running_seconds"] is not None
+    (printed,) = lines(run("show", "by-hand", "--json").out)
+    assert printed["worker_pid"] is None
+    assert printed["running_seconds"] is not None
 
 
 # -- cancel, redrive, delete, block ----------------------------------------------------------------------------------
@@ -474,12 +480,12 @@ def test_cancel_by_ids_and_by_tags(run, queue):
     queue.enqueue_jobs([Job(id=str(n), type="t", tags=("even",) if n % 2 == 0 else ()) for n in range(5)])
     ended(queue, "old")
     assert run("cancel", "1") == (0, "1 cancelled\n", "")
-    (told,) = lines(run("cancel", "--tags", "even", "--yes", "--json").out)
-    assert sorted(told["cancelled"]) == ["0", "2", "4"]
-    missed = run("cancel", "3", "old", "nobody", "--json")
+    (printed,) = lines(run("cancel", "--tags", "even", "--yes", "--json").out)
+    assert sorted(printed["cancelled"]) == ["0", "2", "4"]
+    missed = run("cancel", "3", "old", "missing", "--json")
     assert missed.code == 1
-    assert lines(missed.out) == [{"cancelled": ["3"], "unknown": ["old", "nobody"]}]
-    assert "penstock: not found: nobody" in missed.err
+    assert lines(missed.out) == [{"cancelled": ["3"], "unknown": ["old", "missing"]}]
+    assert "penstock: not found: missing" in missed.err
     assert "penstock: has ended already: old" in missed.err
     assert queue.get_job("old").status is JobStatus.COMPLETED
 
@@ -502,9 +508,9 @@ def test_redrive_submits_dead_jobs_again(run, queue):
     ended(queue, "fine")
     (copy,) = run("redrive", "a").out.split()
     assert queue.get_job(copy).redrive_of == "a"
-    (told,) = lines(run("redrive", "--tags", "x", "--yes", "--json").out)
-    assert {queue.get_job(each).redrive_of for each in told["ids"]} == {"a", "b"}
-    assert run("redrive", "nobody").code == 1
+    (printed,) = lines(run("redrive", "--tags", "x", "--yes", "--json").out)
+    assert {queue.get_job(each).redrive_of for each in printed["ids"]} == {"a", "b"}
+    assert run("redrive", "missing").code == 1
     refused = run("redrive", "b", "fine")
     assert (refused.code, refused.out) == (1, "")
     assert "only failed and dead_letter jobs" in refused.err
@@ -518,8 +524,8 @@ def test_delete_removes_what_has_ended_or_nothing(run, queue):
     assert (refused.code, refused.out) == (1, "")
     assert "'waits'" in refused.err
     assert queue.get_job("a")
-    missed = run("delete", "c", "nobody")
-    assert (missed.code, missed.out, missed.err) == (1, "1 deleted\n", "penstock: not found: nobody\n")
+    missed = run("delete", "c", "missing")
+    assert (missed.code, missed.out, missed.err) == (1, "1 deleted\n", "penstock: not found: missing\n")
     assert lines(run("delete", "--tags", "x", "--yes", "--json").out) == [
         {"deleted": 2, "unknown": [], "matched": 2, "skipped": 0}
     ]
@@ -542,10 +548,14 @@ def test_all_that_match_are_counted_and_then_worked_on(run, queue):
     assert "2 redriven" in made.err
     assert {queue.get_job(each).redrive_of for each in made.out.split()} == {"f1", "f3"}
     assert run("delete", "--status", "failed", "--yes").out == "4 deleted\n"
-    (told,) = lines(
+    (printed,) = lines(
         run("cancel", "--type", "a", "--status", "pending", "--since", "1h", "--yes", "--json").out
     )
-    assert (sorted(told["cancelled"]), told["matched"], told["skipped"]) == (["a0", "a1", "a2"], 3, 0)
+    assert (sorted(printed["cancelled"]), printed["matched"], printed["skipped"]) == (
+        ["a0", "a1", "a2"],
+        3,
+        0,
+    )
     assert run("cancel", "--all", "--yes").out == "2 cancelled\n"
     assert run("cancel", "--all").out == "0 cancelled\n"
     assert run("delete", "--all", "--yes").out == "5 deleted\n"
@@ -585,9 +595,9 @@ def test_the_beginning_of_an_id_is_enough_if_no_other_begins_so(run, queue):
     ambiguous = run("show", "abc")
     assert (ambiguous.code, ambiguous.out) == (2, "")
     assert "'abc' is the beginning of several ids: 'abc-1', 'abc-2'" in ambiguous.err
-    missing = run("show", "nobody")
+    missing = run("show", "missing")
     assert missing.code == 1
-    assert "job 'nobody' was not found" in missing.err
+    assert "job 'missing' was not found" in missing.err
     assert run("cancel", "abc-1", "z").out == "2 cancelled\n"
     assert run("cancel", "abc").code == 2
     ended(queue, "ended-1", "boom")
@@ -689,7 +699,7 @@ def test_journal_shows_the_latest_rows_or_those_after_one(run, queue):
     last = run("journal").out.splitlines()[-1].split("\t")
     assert [last[0], *last[2:]] == ["8", "j", "t", "fail", "failed", "1", "it broke"]
     assert run("journal", "--after", "99")[:2] == (2, "")
-    assert run("journal", "--job", "nobody").code == 1
+    assert run("journal", "--job", "missing").code == 1
 
 
 def test_an_empty_journal_is_fine(run):
@@ -752,9 +762,9 @@ def test_bench_measures_beside_the_store_and_leaves_nothing(penstock, shared_sto
     before = sorted(penstock.folder.iterdir())
     done = penstock("bench", "--url", shared_store.url, "--seconds", "0.1", "--threads", "2", "--json")
     assert done.code == 0, done.err
-    (told,) = lines(done.out)
-    assert len(told["results"]) == 6
-    assert all(each["jobs"] > 0 and each["jobs_per_second"] > 0 for each in told["results"])
+    (printed,) = lines(done.out)
+    assert len(printed["results"]) == 6
+    assert all(each["jobs"] > 0 and each["jobs_per_second"] > 0 for each in printed["results"])
     assert queue.get_job_stats().total_jobs == 0
     assert sorted(penstock.folder.iterdir()) == before
     if shared_store.options:

@@ -59,8 +59,8 @@ def test_a_shell_is_given_a_script_that_asks_this_program(tmp_path):
     script = tmp_path / "completion.sh"
     script.write_text(shown.stdout)
     ask = f"source {script}; complete -p penstock"
-    told = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, timeout=60, check=True)
-    assert "_penstock_completion" in told.stdout
+    printed = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, timeout=60, check=True)
+    assert "_penstock_completion" in printed.stdout
 
 
 # -- one spelling, and the other one ---------------------------------------------------------------------------------

@@ -35,11 +35,11 @@ os._exit(1)
 def examine(penstock, store):
     """Run the doctor; return its findings by check."""
     done = penstock("doctor", *place(store), "--json")
-    told = json.loads(done.out)
-    worst = {each["level"] for each in told["findings"]}
+    printed = json.loads(done.out)
+    worst = {each["level"] for each in printed["findings"]}
     assert done.code == (1 if "problem" in worst else 0)
-    assert told["status"] == next(each for each in ("problem", "warning", "ok") if each in worst)
-    return {each["check"]: each for each in told["findings"]}
+    assert printed["status"] == next(each for each in ("problem", "warning", "ok") if each in worst)
+    return {each["check"]: each for each in printed["findings"]}
 
 
 def test_a_healthy_store_is_ok(penstock, shared_store):
@@ -77,7 +77,7 @@ def test_a_store_that_cannot_be_reached_is_a_problem(penstock):
     assert "cannot be reached" in done.out
 
 
-def test_a_server_that_says_nothing_is_a_problem(penstock, monkeypatch):
+def test_a_server_that_does_not_answer_is_a_problem(penstock, monkeypatch):
     monkeypatch.setenv("PENSTOCK_CONNECT_TIMEOUT", "0.2")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/none"
@@ -167,7 +167,7 @@ def test_dead_jobs_and_a_store_without_a_worker_are_named(penstock, shared_store
             assert examine(penstock, shared_store)["workers"]["level"] == "ok"
 
 
-def test_callbacks_and_the_block_are_told(penstock, shared_store):
+def test_callbacks_and_the_block_are_reported(penstock, shared_store):
     with shared_store.connect() as queue:
         backend = queue.backend
         backend.journal.register_consumer(CALLBACKS)
@@ -267,7 +267,7 @@ def test_a_transaction_that_is_open_for_long_is_named_with_its_process(schema, m
 
 
 @pytest.mark.postgres
-def test_tables_that_a_crash_empties_or_nobody_vacuums_are_problems(schema):
+def test_unlogged_tables_and_tables_without_vacuum_are_problems(schema):
     name = schema.options["schema"]
     with psycopg.connect(schema.url, autocommit=True) as admin:
         admin.execute(f"ALTER TABLE {name}.output SET UNLOGGED")
@@ -357,7 +357,7 @@ def test_a_pooler_in_between_is_seen(schema):
         through = schema._replace(url=f"{url}?sslmode=disable&gssencmode=disable")
         found = findings(through)["pooler"]
         assert (found.level, "pgbouncer=true" in found.advice) == ("warning", True)
-        told = through._replace(options={**schema.options, "pgbouncer": True})
-        assert findings(told)["pooler"].level == "ok"
+        declared = through._replace(options={**schema.options, "pgbouncer": True})
+        assert findings(declared)["pooler"].level == "ok"
     finally:
         pooler.listening.close()

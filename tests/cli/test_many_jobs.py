@@ -88,9 +88,9 @@ def test_every_command_answers_beside_very_many_jobs(penstock, crowd):
 @pytest.mark.xdist_group("crowd")
 def test_counts_and_lists_agree_beside_very_many_jobs(penstock, crowd):
     crowd, each = crowd
-    (told,) = lines(penstock("stats", "--json", "--url", crowd).out)
-    assert {kind: told[kind] for kind in KINDS} == dict.fromkeys(KINDS, each)
-    assert told["total"] == each * len(KINDS)
+    (printed,) = lines(penstock("stats", "--json", "--url", crowd).out)
+    assert {kind: printed[kind] for kind in KINDS} == dict.fromkeys(KINDS, each)
+    assert printed["total"] == each * len(KINDS)
     (seen,) = lines(penstock("top", "--once", "--json", "--url", crowd).out)
     assert {kind: seen[kind] for kind in KINDS} == dict.fromkeys(KINDS, each)
     assert len(lines(penstock("list", "--status", "dead", "--json", "--url", crowd).out)) == each
@@ -119,8 +119,10 @@ def test_many_jobs_are_redriven_and_deleted_exactly(penstock, crowd):
     assert made.code == 0, made.err
     assert len(set(made.out.split())) == each
     assert f"{each} redriven" in made.err
-    (told,) = lines(penstock("delete", "--status", "dead,completed", "--yes", "--json", "--url", crowd).out)
-    assert (told["deleted"], told["matched"], told["skipped"]) == (2 * each, 2 * each, 0)
+    (printed,) = lines(
+        penstock("delete", "--status", "dead,completed", "--yes", "--json", "--url", crowd).out
+    )
+    assert (printed["deleted"], printed["matched"], printed["skipped"]) == (2 * each, 2 * each, 0)
     (left,) = lines(penstock("stats", "--json", "--url", crowd).out)
     assert (left["pending"], left["dead"], left["completed"]) == (2 * each, 0, 0)
 
@@ -195,7 +197,7 @@ def test_a_person_is_asked_before_all_that_match_are_worked_on(tmp_path, answer,
 
 
 @pytest.mark.process
-def test_a_terminal_is_shown_a_screenful_and_told_how_to_go_on(tmp_path):
+def test_a_terminal_gets_a_screenful_and_the_option_for_more(tmp_path):
     url = f"sqlite:///{tmp_path}/jobs.db"
     with library.connect(url) as queue:
         queue.submit_many([{"type": "t"} for _ in range(60)])

@@ -86,7 +86,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_time_for_connecting_may_be_said_in_every_way(penstock, monkeypatch, way):
+def test_the_connect_timeout_may_be_set_in_every_way(penstock, monkeypatch, way):
     """Section 3: and the error says how long it was."""
     arguments, variables, file = WAYS[way]
     for name, value in variables.items():

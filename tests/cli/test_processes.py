@@ -82,9 +82,9 @@ def test_from_the_first_job_to_its_end_with_nothing_but_a_file_of_settings(shell
         assert f"greet {job_id}, attempt 1, completed after " in errors
         assert "hi ada" not in errors  # results may be secret
         code, out, _ = shell.run("show", job_id, "--json")
-        told = json.loads(out)
-        assert (code, told["status"], told["result"]) == (0, "completed", '"hi ada"')
-        assert [row["verb"] for row in told["history"]] == ["enqueue", "claim", "complete"]
+        printed = json.loads(out)
+        assert (code, printed["status"], printed["result"]) == (0, "completed", '"hi ada"')
+        assert [row["verb"] for row in printed["history"]] == ["enqueue", "claim", "complete"]
         code, out, _ = shell.run("list", "--status", "completed")
         assert out.splitlines()[1].startswith(f"{job_id}\tgreet\tcompleted\t1\t")
 

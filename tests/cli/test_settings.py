@@ -64,7 +64,7 @@ def test_pyproject_is_read_if_there_is_no_penstock_toml(penstock, opened):
     assert older_than(penstock, opened) == "3d"
 
 
-def test_a_pyproject_of_others_says_nothing(penstock, opened):
+def test_a_pyproject_without_our_table_is_ignored(penstock, opened):
     penstock.write("pyproject.toml", "[project]\nname = 'x'\n")
     assert older_than(penstock, opened) == "90d"
 
@@ -220,7 +220,7 @@ def test_help_is_there_although_the_file_is_broken(penstock):
     assert "penstock worker shop.jobs:app" in done.out
 
 
-def test_a_value_that_a_command_refuses_is_said_to_come_from_where_it_does(penstock, monkeypatch):
+def test_the_error_of_a_refused_value_names_its_origin(penstock, monkeypatch):
     penstock.write("penstock.toml", '[archive]\nolder-than = "soon"\n')
     done = penstock("archive")
     assert done.code == 2

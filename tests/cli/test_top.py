@@ -239,7 +239,7 @@ def start(arguments, **how):
 
 @pytest.mark.process
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
-def test_into_a_pipe_it_goes_on_until_it_is_told_to_stop(shared_store, queue, ending):
+def test_into_a_pipe_it_goes_on_until_it_is_stopped(shared_store, queue, ending):
     queue.submit("work")
     process = start([*place(shared_store), "--json", "--interval", "0.1"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

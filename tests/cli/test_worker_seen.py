@@ -59,11 +59,11 @@ def test_a_worker_has_one_name_and_what_it_hands_back_is_no_failure(penstock, sh
             until(lambda: queue.get_job(job.id).progress == 42)
             until(lambda: any(owner.names for owner in queue.overview().owners))
             (seen,) = lines(penstock("top", "--once", "--json", *where).out)
-            (told,) = lines(penstock("show", job.id[:13], "--json", *where).out)
+            (printed,) = lines(penstock("show", job.id[:13], "--json", *where).out)
             (listed,) = lines(penstock("list", "--status", "running", "--json", *where).out)
             claim = lines(penstock("journal", "--job", job.id, "--json", *where).out)[-1]
             shown = penstock("top", "--once", *where).out
-            assert told["worker_pid"] == process.pid
+            assert printed["worker_pid"] == process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             _, logged = process.communicate(timeout=60)
@@ -75,7 +75,7 @@ def test_a_worker_has_one_name_and_what_it_hands_back_is_no_failure(penstock, sh
     names = {
         worker["name"],
         running["worker"],
-        told["assignee_id"],
+        printed["assignee_id"],
         listed["assignee_id"],
         claim["assignee_id"],
         json.loads(logged.splitlines()[0])["worker"],

@@ -50,8 +50,8 @@ def test_every_command_and_option_has_help_and_is_documented(name):
             assert parameter.help, parameter
             assert max(parameter.opts, key=len) in section[1] or parameter.param_type_name == "argument"
     known = (REFERENCE / "configuration.md").read_text(encoding="utf-8")
-    for each in settings(command, path):
-        assert f"`[{each.table}] {each.key}`" in known
+    for each in settings(command):
+        assert f"`[{'.'.join(path)}] {each.key}`" in known
         assert all(f"`{variable}`" in known for variable in each.variables)
 
 
@@ -75,7 +75,7 @@ def test_help_shows_the_examples_as_they_are(name, capsys):
 
 
 def test_no_two_options_share_their_own_variable():
-    own = [each.variables[0] for path, command in COMMANDS.values() for each in settings(command, path)]
+    own = [each.variables[0] for _, command in COMMANDS.values() for each in settings(command)]
     assert len(own) == len(set(own))
 
 

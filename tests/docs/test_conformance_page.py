@@ -1,4 +1,4 @@
-"""Whoever follows the page about a store of one's own has a suite that runs."""
+"""The page about a store of one's own leads to a suite that runs."""
 
 import os
 import subprocess

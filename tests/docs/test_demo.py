@@ -97,7 +97,7 @@ def test_the_demo_keeps_its_store(demo):
 
 
 @pytest.mark.xdist_group("spark")
-def test_what_the_demo_tells_to_try_exists(demo):
+def test_the_commands_that_the_demo_suggests_exist(demo):
     done, folder = demo
     looked_at, _, tries = done.stdout.rpartition("Try next")
     for path in re.findall(

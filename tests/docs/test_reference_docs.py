@@ -57,7 +57,7 @@ def test_a_page_without_a_place_for_its_part_is_named(tool):
         tool.fresh("nothing here", "x", "new")
 
 
-def test_an_event_that_nobody_describes_is_named(tool, monkeypatch):
+def test_an_event_without_a_description_is_named(tool, monkeypatch):
     monkeypatch.setattr(EventKind, "__doc__", "Attributes:\n    JOB_STARTED: it began.\n")
     with pytest.raises(LookupError, match="JOB_AVAILABLE"):
         tool.members(EventKind)

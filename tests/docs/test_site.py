@@ -35,7 +35,7 @@ def test_the_site_builds_without_a_warning(site):
 
 
 @pytest.mark.slow
-def test_the_site_asks_nobody_else_for_anything(site):
+def test_the_site_loads_nothing_from_other_hosts(site):
     for page in site.rglob("*.html"):
         text = page.read_text("utf-8")
         assert "fonts.googleapis" not in text

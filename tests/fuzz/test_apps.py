@@ -130,7 +130,7 @@ def test_options_of_a_task_store_nothing_when_they_are_refused(app: App) -> None
     assert misbehaviour(submit, {}, ["key", "idempotency_key"], **{**contents.hooks, "values": made}) == []
 
 
-def test_what_an_app_is_told(app: App) -> None:
+def test_arguments_of_an_app(app: App) -> None:
     contents = Contents(app.queue.backend)
 
     def nothing() -> None: ...

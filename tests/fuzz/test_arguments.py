@@ -63,7 +63,7 @@ GOOD: dict[str, Any] = {
     "name": "lake",
     "older_than": 1.0,
     "output": "o",
-    "owner": "nobody",
+    "owner": "missing",
     "parent": "running-1",
     "parent_id": "running-1",
     "percent": 5,

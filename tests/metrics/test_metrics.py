@@ -1,4 +1,4 @@
-"""Metrics: what a scrape says, in the format that Prometheus reads, whoever and however many work."""
+"""Metrics: what a scrape says, in the format that Prometheus reads, with any number of workers."""
 
 import os
 import re
@@ -76,7 +76,7 @@ def test_jobs_are_counted_by_type_and_state(queue):
     assert seen("penstock_jobs_stored", type="resize", state="completed") is None
 
 
-def test_what_waits_and_for_how_long_is_told(queue, clock):
+def test_ready_jobs_and_their_age_are_exported(queue, clock):
     scrape = scraper(queue)
     queue.enqueue_job(Job(id="a", type="mail"))
     queue.enqueue_job(Job(id="b", type="mail", after=("a",)))
@@ -92,7 +92,7 @@ def test_what_waits_and_for_how_long_is_told(queue, clock):
     assert scrape()("penstock_oldest_ready_seconds", type="mail") == 0
 
 
-def test_workers_and_their_slots_are_told(queue):
+def test_workers_and_their_slots_are_exported(queue):
     scrape = scraper(queue)
     assert scrape()("penstock_workers_up") == 0
     queue.enqueue_jobs([Job(id=str(number), type="mail") for number in range(2)])
@@ -105,7 +105,7 @@ def test_workers_and_their_slots_are_told(queue):
     assert seen("penstock_type_handled", type="mail") == 1
 
 
-def test_the_block_callbacks_and_versions_are_told(queue):
+def test_the_block_callbacks_and_versions_are_exported(queue):
     queue.block()
     queue.backend.journal.register_consumer(CALLBACKS)
     queue.backend.journal.hold_consumer(CALLBACKS, "me", 60)
@@ -146,7 +146,7 @@ def test_waits_and_runs_of_every_attempt_are_in_the_histograms(queue, clock):
         assert seen("penstock_journal_rows_skipped_total") == 0
 
 
-def test_a_journal_that_outruns_the_scrapes_is_sampled_and_that_is_told():
+def test_a_journal_that_outruns_the_scrapes_is_sampled_and_counted():
     with penstock.connect("memory:") as queue:
         scrape = scraper(queue, max_rows=30)
         scrape()
@@ -196,7 +196,7 @@ def test_hostile_types_stay_inside_their_label(queue):
     assert seen("penstock_queue_depth", type=hostile) == 1
 
 
-def test_a_store_that_is_away_is_told_and_not_an_error(monkeypatch):
+def test_a_store_that_is_away_is_exported_and_not_an_error(monkeypatch):
     def away():
         raise penstock.BackendError("away", retryable=True)
 
@@ -261,7 +261,7 @@ def fetch(address):
 
 
 @pytest.mark.process
-def test_the_command_serves_this_machine_alone_until_it_is_told_to_stop(exporter, shared_store):
+def test_the_command_serves_this_machine_alone_until_it_is_stopped(exporter, shared_store):
     process, address = exporter
     assert address.startswith("http://127.0.0.1:")
     assert fetch(address)("penstock_up") == 1

@@ -28,7 +28,7 @@ def echo(target, payload, channel):
 
 
 def facts(target, payload, channel):
-    """Tell what the process is like."""
+    """Report what the process is like."""
     fds = sorted(os.listdir("/proc/self/fd"))
     report = [
         os.getpid() == os.getsid(0) == os.getpgid(0),
@@ -42,7 +42,7 @@ def facts(target, payload, channel):
 
 
 def after_fork(target, payload, channel):
-    """Tell whether threads, logging and the environment are as in any process, also after a fork with a thread around."""
+    """Report whether threads, logging and the environment are as in any process, also after a fork with a thread around."""
     logging.getLogger().handlers[:] = [logging.StreamHandler()]
     lock = logging.getLogger().handlers[0].lock
     has_lock, may_go = threading.Event(), threading.Event()
@@ -97,7 +97,7 @@ def raise_something(target, payload, channel):
 
 
 def tree(target, payload, channel):
-    """Have a child, a grandchild with a session of its own, and an orphan; tell their pids; wait."""
+    """Have a child, a grandchild with a session of its own, and an orphan; report their pids; wait."""
     read, write = os.pipe()
 
     def member(depth):
@@ -184,7 +184,7 @@ def allocate_in_children(target, payload, channel):
 
 
 def fork_bomb(target, payload, channel):
-    """Fork as fast as it goes, in every child as well; bounded by a deadline, in case nobody ends it."""
+    """Fork as fast as it goes, in every child as well; bounded by a deadline, in case it is not ended."""
     say(channel, b"lit")
     until = time.monotonic() + 20
     while time.monotonic() < until:

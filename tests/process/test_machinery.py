@@ -103,7 +103,7 @@ def test_processes_are_ready_before_there_are_jobs_and_each_runs_one(jobs):
     assert not any(is_alive(pid) for pid in now_waiting)
 
 
-def test_a_process_that_dies_waiting_is_nobodys_failure_and_is_replaced(jobs):
+def test_a_spare_process_that_dies_fails_no_job_and_is_replaced(jobs):
     supervisor = jobs.supervisor("echo")
     supervisor.start()
     waiting = wait_for_spares(supervisor)
@@ -143,7 +143,7 @@ def test_a_process_known_to_be_dead_gets_no_job(jobs):
     supervisor.start()
     waiting = wait_for_spares(supervisor)
     (template,) = supervisor._wardens
-    with suspended(supervisor):  # so that nobody has heard of their end
+    with suspended(supervisor):  # so that their end is not reported
         for pid in waiting:
             os.kill(pid, signal.SIGKILL)
         until(lambda: not any(map(is_alive, waiting)))
@@ -176,7 +176,7 @@ def test_without_descriptors_for_the_next_process_the_job_runs_all_the_same(jobs
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(supervisor, "_open_job", none_left)
+        patch.setattr(supervisor._pipes, "open", none_left)
         listeners = [jobs.start("echo", b"x")[1] for _ in range(SPARES)]
         assert [listener.result() for listener in listeners] == [b"x"] * SPARES
         with pytest.raises(OSError, match="Too many"):
@@ -304,9 +304,9 @@ def test_what_an_import_leaves_open_is_named_and_each_job_imports_for_itself(tmp
         "    channel.send(Result(str(target == os.getpid()).encode()))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    told = []
+    reported = []
     supervisor = Supervisor(
-        Setup(entry="leaves_things:entry", target="leaves_things:pid"), on_hazards=told.append
+        Setup(entry="leaves_things:entry", target="leaves_things:pid"), on_hazards=reported.append
     )
     listener = Listener()
     supervisor.launch(b"", listener)
@@ -315,7 +315,7 @@ def test_what_an_import_leaves_open_is_named_and_each_job_imports_for_itself(tmp
     assert "'left-behind'" in text
     assert "socket" in text
     assert "jobs.db" in text
-    assert told == [supervisor.hazards]
+    assert reported == [supervisor.hazards]
     supervisor.close()
 
 
@@ -553,7 +553,7 @@ def test_a_second_request_shortens_the_first(jobs):
 
 @pytest.mark.parametrize("how", ["kill", "leave", "die"])
 def test_nothing_of_a_jobs_tree_survives_it(jobs, how):
-    """F21: children, orphans, sessions of their own: all are gone when the end is told."""
+    """F21: children, orphans, sessions of their own: all are gone when the end is reported."""
     process, listener = jobs.start("tree", how.encode())
     pids = [int(pid) for pid in listener.result().split()]
     assert len(pids) == 3
@@ -593,7 +593,7 @@ else:
     # a thread that ends at once: the jobs must outlive it all the same
     thread = threading.Thread(target=lambda: supervisor.fork(run, Watcher()))
     thread.start(); thread.join()
-if os.fork() == 0:  # somebody who has a copy of every descriptor, and stays
+if os.fork() == 0:  # a process that has a copy of every descriptor, and stays
     with open(sys.argv[2], "w") as file:
         file.write(str(os.getpid()))
     signal.alarm(60)
@@ -637,7 +637,7 @@ def test_nothing_survives_a_killed_supervisor(killable, kind, tmp_path):
 
 
 def test_a_job_does_not_survive_template_and_supervisor(killable, tmp_path):
-    """F23: both are killed at once, so that nobody is left to end the job but the kernel."""
+    """F23: both are killed at once, so that only the kernel is left to end the job."""
     child = killable("tell_family")
     job, template = map(int, child.stdout.readline().split())
     until((tmp_path / "bystander").exists)
@@ -700,7 +700,7 @@ def test_descriptors_that_a_job_leaks_end_with_it(jobs):
 
 
 def test_hundreds_of_jobs_leave_nothing_behind(jobs):
-    """F20: no zombie, no descriptor, no thread; every end is told exactly once."""
+    """F20: no zombie, no descriptor, no thread; every end is reported exactly once."""
     gc.collect()  # what other tests have left
     others = children()
     supervisor = jobs.supervisor("echo")
@@ -803,7 +803,7 @@ def test_a_killed_keeper_takes_its_job_along():
     assert children() == others
 
 
-@pytest.mark.parametrize("moment", ["before it is told anything", "while it imports"])
+@pytest.mark.parametrize("moment", ["before it gets its order", "while it imports"])
 def test_a_template_whose_supervisor_is_killed_while_it_starts_ends_in_silence(tmp_path, moment):
     gate = tmp_path / "gate"
     os.mkfifo(gate)

@@ -39,7 +39,7 @@ for line in sys.stdin:
 
 
 class Child:
-    """Another process with a registry on the same store, which does as it is told."""
+    """Another process with a registry on the same store, which follows commands."""
 
     def __init__(self, url: str) -> None:
         self.process = subprocess.Popen(
@@ -57,7 +57,7 @@ class Child:
         return self.process.stdout.readline().strip()
 
     def freeze(self, url: str) -> None:
-        """Freeze it while it is not writing: SQLite would let nobody else write until it goes on."""
+        """Freeze it while it is not writing: SQLite would let no other process write until it goes on."""
         for _ in range(20):
             freeze(self.process.pid)
             try:
@@ -110,7 +110,9 @@ def test_a_process_that_was_frozen_registers_again_and_keeps_the_jobs_it_starts_
     until(lambda: is_reclaimed(store, before))
     assert store.reading.overview().owners == ()
     child.thaw()
-    assert child.append(before, "COMPLETED") == "done"  # its result is true, and nobody else can have run it
+    assert (
+        child.append(before, "COMPLETED") == "done"
+    )  # its result is true, and no other process can have run it
     assert store.get_job(before).status is JobStatus.COMPLETED
     assert child.append(after, "RUNNING") == "done"
 

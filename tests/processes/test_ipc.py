@@ -1,4 +1,4 @@
-"""The shared state: one lock a job, whole reads, and a lock that outlives nobody."""
+"""The shared state: one lock per job, whole reads, and a lock that ends with its holder."""
 
 import gc
 import multiprocessing

@@ -49,7 +49,7 @@ def run(queue, job):
 
 
 class Hooked(QueueJobBase):
-    """Tells in its result which hooks were called, in which order, in which process."""
+    """Has as its result which hooks were called, in which order, in which process."""
 
     def note(self, what):
         self.notes = [*getattr(self, "notes", []), what]
@@ -116,7 +116,7 @@ class Stubborn(SimpleJob):
 
 
 @pytest.mark.requirement("P11", "P12", "P14", "P18", "C37", "C43")
-def test_a_job_completes_and_its_record_tells_it(queue):
+def test_a_job_completes_and_its_record_says_so(queue):
     job = new(Hooked)
     assert queue.add_job(job) == job.job_id
     first = queue.get_job_status(job.job_id)
@@ -434,7 +434,7 @@ def test_a_very_long_text_is_cut(jsonl_queue):
 
 
 @pytest.mark.requirement("C44", "P10")
-def test_a_job_that_never_looks_is_interrupted_long_before_the_timeout(jsonl_queue):
+def test_a_job_that_never_checks_for_a_stop_is_interrupted_long_before_the_timeout(jsonl_queue):
     job = new(Sleeping)
     jsonl_queue.add_job(job)
     jsonl_queue.start_job(job.job_id)
@@ -521,7 +521,7 @@ class DyingWithTheLock(SimpleJob):
 
 
 @pytest.mark.requirement("P6")
-def test_a_job_killed_while_it_has_its_lock_blocks_nobody(jsonl_queue):
+def test_a_job_killed_while_it_has_its_lock_does_not_block_its_queue(jsonl_queue):
     last = run(jsonl_queue, new(DyingWithTheLock))
     assert last.status is JobStatus.ERROR
 
@@ -648,7 +648,7 @@ def test_a_result_that_the_store_does_not_take_is_an_error_and_not_an_endless_ru
 
 
 @pytest.mark.requirement("P11")
-def test_a_job_that_said_nothing_is_described_by_how_it_ended(queue):
+def test_a_job_without_a_description_is_described_by_how_it_ended(queue):
     assert run(queue, new(Returning, value=1)).description == "Completed"
 
 
@@ -689,7 +689,7 @@ def test_the_mapping_of_jobs_cannot_be_changed(jsonl_queue):
 
 
 @pytest.mark.requirement("P17")
-def test_counters_and_logs_tell_what_happened(jsonl_queue, caplog):
+def test_counters_and_logs_record_what_happened(jsonl_queue, caplog):
     caplog.set_level("INFO", "penstock.processes")
     done = run(jsonl_queue, new(Returning, value=1))
     run(jsonl_queue, new(Raising, error=ValueError("x")))
@@ -861,7 +861,7 @@ threading.Event().wait()
 
 
 @pytest.mark.requirement("P12", "C43")
-def test_a_killed_queue_takes_its_jobs_along_and_the_store_says_so(tmp_path):
+def test_the_jobs_of_a_killed_queue_are_killed_and_recorded_so(tmp_path):
     """F1, F23: the store finds that the process is gone; the job's one attempt is lost."""
     url, job_id = f"sqlite:///{tmp_path}/jobs.db", str(uuid.uuid4())
     with subprocess.Popen(
@@ -897,7 +897,7 @@ threading.Event().wait()
 
 
 @pytest.mark.requirement("C43")
-def test_a_registry_does_not_say_for_ever_that_a_lost_job_runs(tmp_path):
+def test_a_registry_does_not_report_a_lost_job_as_running_for_ever(tmp_path):
     """F1, F23: the next queue finds out; while the first one lives, a second leaves its jobs alone."""
     path, lost, waiting = tmp_path / "registry.jsonl", str(uuid.uuid4()), str(uuid.uuid4())
     with subprocess.Popen(
@@ -994,7 +994,7 @@ def test_a_job_of_an_earlier_queue_can_be_deleted_unless_it_runs_there(registry)
 
 @pytest.mark.deep
 @pytest.mark.requirement("P8", "P13")
-def test_no_snapshot_tells_an_end_before_it_is_one(tmp_path):
+def test_no_snapshot_shows_an_end_before_it_is_recorded(tmp_path):
     registry = JsonlRegistry(tmp_path / "registry.jsonl")
     with JobQueue(registry) as queue:
         for job in [new(Returning, value=number) for number in range(20)]:

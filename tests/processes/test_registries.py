@@ -42,7 +42,7 @@ def test_a_registry_must_write_its_three_methods():
 
 
 @pytest.mark.requirement("P7")
-def test_what_was_said_last_is_what_counts(registry):
+def test_the_latest_record_of_a_job_counts(registry):
     first, other = record(), record()
     assert registry.latest(first.job_id) is None
     for each in (first, other, replace(first, status=S.RUNNING, progress=40, description="going")):
@@ -183,7 +183,7 @@ def test_reading_again_is_fast_and_asking_again_reads_nothing(tmp_path):
     assert time.perf_counter() - began < whole
 
 
-def test_a_full_disk_is_said_and_leaves_no_half_line(tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path, monkeypatch):
     import os
 
     registry = JsonlRegistry(tmp_path / "registry.jsonl")
@@ -241,7 +241,7 @@ def test_a_step_that_does_not_exist_is_refused(store, here, wanted):
     assert registry.latest(job.job_id).status is here
 
 
-def test_a_record_that_says_nothing_new_is_accepted(store):
+def test_a_record_equal_to_the_last_one_is_accepted(store):
     registry = BackendRegistry(store)
     for status in S:
         job = record(status)
@@ -263,7 +263,7 @@ def test_after_a_delete_the_store_has_nothing_but_its_journal(store, status):
     assert store.read_journal()[-1].verb == "delete"
 
 
-def test_jobs_of_other_faces_can_be_looked_at(store):
+def test_jobs_of_other_types_can_be_read(store):
     store.enqueue_job(penstock.Job(id="other", type="other"))
     store.dequeue_jobs("worker")
     store.complete_job("other", b"\xff\xfe")

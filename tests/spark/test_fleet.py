@@ -81,7 +81,7 @@ def test_tasks_for_which_there_was_no_core_are_not_counted(spark, sqlite_app):
 
 
 @pytest.mark.parametrize("isolation", ["process", "thread"])
-def test_an_app_that_nobody_can_import_is_sent_along(spark, sqlite_url, isolation):
+def test_an_app_that_cannot_be_imported_is_sent_to_executors(spark, sqlite_url, isolation):
     """With its middleware, and with the tasks that its handlers name."""
     app = penstock.App(sqlite_url)
     factor = 3
@@ -108,7 +108,7 @@ def test_an_app_that_nobody_can_import_is_sent_along(spark, sqlite_url, isolatio
     app.close()
 
 
-def test_an_app_that_cannot_be_sent_is_refused_and_told_why(spark, sqlite_url):
+def test_an_app_that_cannot_be_sent_is_refused_with_the_reason(spark, sqlite_url):
     app = penstock.App(sqlite_url)
     lock = threading.Lock()
 
@@ -283,7 +283,7 @@ def test_two_fleets_share_the_jobs(spark, app, url):
     assert check_store(app.queue.backend) == []
 
 
-def test_a_light_that_went_out_by_itself_costs_no_task(spark, sqlite_app, tmp_path, monkeypatch):
+def test_a_liveness_row_that_expired_by_itself_costs_no_task(spark, sqlite_app, tmp_path, monkeypatch):
     """As after a driver that was frozen, or away from the store: tasks end in peace and are sent out again."""
     # no beat comes but the one that is asked for
     monkeypatch.setattr("penstock.liveness.beat_seconds", lambda _: 1500.0)
@@ -435,7 +435,7 @@ def invoke(spark, monkeypatch):
     return lambda *arguments: CliRunner().invoke(cli, ["fleet", "tests.spark.fleet_jobs:app", *arguments])
 
 
-def test_the_command_runs_a_fleet_and_tells_what_it_did(invoke, sqlite_app):
+def test_the_command_runs_a_fleet_and_reports_its_figures(invoke, sqlite_app):
     fleet_jobs.double.submit_many([{"number": number} for number in range(5)])
     arguments = ("--url", sqlite_app.url, "--tasks", "1", "--isolation", "thread")
     done = invoke(*arguments, "--json")

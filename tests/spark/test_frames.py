@@ -128,14 +128,14 @@ def test_each_job_is_failed_for_its_own_reason(spark, url):
 
     report = ps.run_frames(spark, url, transform, type="score", schema="text string, number int")
     found = jobs_in(url)
-    told = [
+    logged = [
         (job.status, job.error_category, job.error_message)
         for _, job in sorted(found.items())
         if job.error_message
     ]
     permanent, temporary = FailureCategory.PERMANENT, FailureCategory.TEMPORARY
     unfit = (JobStatus.FAILED, permanent, "the payload does not fit the schema")
-    assert told == [
+    assert logged == [
         (JobStatus.DEAD_LETTER, temporary, "temporary it is"),
         (JobStatus.FAILED, permanent, "permanent it is"),
         (JobStatus.DEAD_LETTER, temporary, "no row came back"),

@@ -123,7 +123,7 @@ def test_a_wave_that_time_does_not_allow_is_released(spark, url, monkeypatch, se
     assert {job.failures for job in found} == {0}
 
 
-def test_a_store_that_refuses_reports_is_told_of_and_nothing_stays_held(spark, url, monkeypatch):
+def test_a_store_that_refuses_reports_is_an_error_and_nothing_stays_held(spark, url, monkeypatch):
     def refuse(*_, **__):
         raise BackendError("the disk is full")
 

@@ -72,7 +72,7 @@ def test_a_transform_may_run_spark_jobs_that_fail_over_a_row(spark, texts):
     assert statuses(texts) == ALONE
 
 
-def test_a_job_that_somebody_cancels_releases_the_wave(spark, texts):
+def test_a_job_that_is_cancelled_releases_the_wave(spark, texts):
     """A cancelled wave is not run again in halves."""
     context = spark.sparkContext
     tracker, cancelled = context.statusTracker(), threading.Event()
@@ -105,7 +105,7 @@ def test_a_column_that_is_there_twice_is_refused(spark, texts):
     assert statuses(texts) == RELEASED
 
 
-def test_errors_of_python_and_of_the_jvm_itself_are_nobodys_rows():
+def test_errors_of_python_and_of_the_jvm_itself_are_no_errors_of_rows():
     assert not is_of_tasks(PySparkTypeError("a wrong argument of a function"))
     assert not is_of_tasks(Py4JError("An error occurred while calling o1.getResult"))  # the JVM has died
     assert not is_of_tasks(ConnectionRefusedError())

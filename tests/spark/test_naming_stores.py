@@ -1,4 +1,4 @@
-"""How users name stores, and what they are told when they name none."""
+"""How users name stores, and the error if they name none."""
 
 import json
 from datetime import datetime
@@ -43,8 +43,8 @@ def test_a_stream_does_not_begin_beyond_the_end(sqlite_url):
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        (None, "needs the url of a store or the folder of a lake, got None"),
-        (["sqlite:///a.db"], "needs the url of a store"),
+        (None, "must be the url of a store or the folder of a lake, got None"),
+        (["sqlite:///a.db"], "must be the url of a store"),
         ("mysql://user:secret@host/db", "url must begin with sqlite:/// or postgresql://, got 'mysql'"),
         ("nowhere", "there is no lake in"),
     ],
@@ -55,5 +55,5 @@ def test_an_audit_says_what_it_needs(target, says):
 
 
 def test_an_audit_needs_a_moment_with_a_zone():
-    with pytest.raises(InvalidArgumentError, match="drained_at must have a time zone"):
+    with pytest.raises(InvalidArgumentError, match="drained_at must be a time with its zone"):
         ps.audit(None, "nowhere", drained_at=datetime(2026, 1, 1))

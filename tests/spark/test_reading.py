@@ -49,7 +49,7 @@ def test_the_journal_is_what_the_store_says(varied):
         assert row.pop("source") == source_id
         for name, value in row.items():
             said = getattr(entry, name)
-            if name in ("after", "after_any"):  # told once, on the first row
+            if name in ("after", "after_any"):  # only on the first row
                 assert value == (list(said) if entry.from_status is None else None)
             elif isinstance(said, tuple):
                 assert value == list(said), name
@@ -266,7 +266,7 @@ WRONG = [
     ({"statuses": "runing"}, "statuses must be one or more of initial_pending, running, .*, got 'runing'"),
     ({"statuses": ""}, "statuses must be one or more of"),
     ({"statuses": "[]"}, "statuses must be one or more of"),
-    ({"statuses": "[5]"}, "statuses must be a list of texts, got 5"),
+    ({"statuses": "[5]"}, r"statuses must be a list of texts, got \[5\]"),
     ({"types": ""}, "types must be a text of 1 to 256 characters, got an empty one"),
     ({"types": "a,,b"}, "types must be a text of 1 to 256 characters, got an empty one"),
     ({"types": "t" * 257}, "types must be a text of 1 to 256 characters, got 257"),
@@ -335,7 +335,7 @@ def test_jobs_that_come_after_the_plan_are_read(url):
 # -- several stores -----------------------------------------------------------------------------------------------
 
 
-def test_several_stores_are_told_apart_by_their_ids(varied, tmp_path):
+def test_rows_of_several_stores_have_the_ids_of_their_stores(varied, tmp_path):
     other = f"sqlite:///{tmp_path}/other.db"
     with penstock.connect(other) as queue:
         queue.submit("t")

@@ -94,7 +94,7 @@ print(json.dumps(None))
     assert f"penstock: {sqlite_url}: 0 rows added, 1 skipped (already stored)" in text
 
 
-def test_what_is_wrong_is_said_and_nothing_is_stored(spark, url):
+def test_an_invalid_frame_is_refused_and_nothing_is_stored(spark, url):
     frame = numbered(spark, 10)
     bad = frame.withColumn("priority", F.when(F.col("id") == "job-00007", 9).otherwise(1))
     with pytest.raises(Exception, match=r"1 rows cannot become jobs.*'job-00007'.*priority must be"):

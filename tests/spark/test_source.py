@@ -52,11 +52,11 @@ def test_several_stores_in_one_frame(spark, varied, tmp_path):
 def test_sql_reaches_it_too(spark, sqlite_url):
     with penstock.connect(sqlite_url) as queue:
         queue.submit("t")
-    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW told USING penstock OPTIONS (url '{sqlite_url}')")
-    assert spark.sql("SELECT verb FROM told").collect() == [("enqueue",)]
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW changes USING penstock OPTIONS (url '{sqlite_url}')")
+    assert spark.sql("SELECT verb FROM changes").collect() == [("enqueue",)]
 
 
-def test_what_is_wrong_is_said_by_spark_in_our_words(spark, tmp_path):
+def test_errors_reach_the_user_through_spark_in_our_words(spark, tmp_path):
     read = spark.read.format("penstock").option("url", f"sqlite:///{tmp_path}/none.db")
     with pytest.raises(PySparkException, match="unknown option 'colour'"):
         read.option("colour", "red").load()

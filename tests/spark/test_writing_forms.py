@@ -1,4 +1,4 @@
-"""The sink without a session: forms that users give things, and what they are told."""
+"""The sink without a session: the forms of arguments, and the errors of wrong ones."""
 
 from datetime import timedelta
 from decimal import Decimal

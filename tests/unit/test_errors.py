@@ -105,7 +105,7 @@ def test_an_error_has_every_attribute_that_its_class_announces(cls):
     assert [name for name in missing if name != "__notes__"] == []
 
 
-def test_codes_are_snake_case_and_tell_classes_apart():
+def test_codes_are_snake_case_and_unique():
     codes = [cls.code for cls in EXAMPLES]
     assert len(set(codes)) == len(codes)
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", code) for code in codes)
@@ -219,3 +219,12 @@ def test_the_usual_error_for_an_argument_names_field_limit_and_value():
     error = errors.invalid("limit", "a whole number from 1 to 10", "many")
     assert str(error) == "limit must be a whole number from 1 to 10, got 'many'"
     assert (error.field, error.value) == ("limit", "many")
+
+
+def test_the_error_for_unknown_names_lists_them_and_the_known_ones():
+    errors.check_known("field", ["type", "tags"], ("type", "tags"))
+    with pytest.raises(
+        InvalidArgumentError, match=r"^unknown field 'colour', 'size' \(known: type, tags\)$"
+    ) as caught:
+        errors.check_known("field", ["colour", "tags", "size"], ("type", "tags"), field="fields")
+    assert (caught.value.field, caught.value.value) == ("fields", ["colour", "size"])

@@ -34,7 +34,7 @@ def test_a_job_finds_exactly_the_filters_it_passes(
 def test_what_is_ready_finds_every_filter_that_one_of_the_jobs_passes(
     wanted: list[tuple[frozenset[str], frozenset[str] | None]], ready: list[tuple[str, frozenset[str]]]
 ) -> None:
-    """Q34: told only the types and the tags of all ready jobs, nobody who is waiting for one is left out."""
+    """Q34: given only the types and the tags of all ready jobs, no stream that waits for one is left out."""
     index = filled(wanted)
     needed = {number for type_, tags in ready for number in index.matching(type_, tags)}
     types = frozenset(type_ for type_, _ in ready)

@@ -121,7 +121,7 @@ class TestManualClock:
         assert clock.now() == datetime(2031, 1, 1, tzinfo=UTC)
         assert clock.now().tzinfo is UTC
 
-    def test_it_starts_where_it_is_told_to(self):
+    def test_it_starts_at_the_given_moment(self):
         start = datetime(2000, 5, 5, tzinfo=UTC)
         assert ManualClock(start).now() == start
 

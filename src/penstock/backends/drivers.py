@@ -226,9 +226,7 @@ class PostgresDriver(Driver):
             import penstock.backends.postgres  # noqa: F401
         except ImportError as error:
             raise InvalidArgumentError(
-                f"PostgreSQL needs an extra: {how_to_install(self.extra)}",
-                field="url",
-                value=self.name,
+                f"PostgreSQL needs an extra: {how_to_install(self.extra)}", field="url", value=self.name
             ) from error
 
     def options_in(self, url: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import msgspec
 from penstock.backends.contract.values import Retention
 from penstock.clock import Clock
 from penstock.durations import duration
-from penstock.errors import InvalidArgumentError, invalid, shown
+from penstock.errors import InvalidArgumentError, invalid
 
 __all__ = ["StoreOptions", "boolean", "read_options", "seconds"]
 
@@ -83,14 +83,10 @@ def read_options(
 
 def _check_clock(clock: Clock) -> None:
     if not callable(getattr(clock, "now", None)):
-        raise InvalidArgumentError(f"clock must have now(), got {shown(clock)}", field="clock", value=clock)
+        raise invalid("clock", "an object with now()", clock)
     now = clock.now()
     if not isinstance(now, datetime) or now.utcoffset() is None:
-        raise InvalidArgumentError(
-            f"clock must have a now() that returns an aware datetime, got {shown(now)}",
-            field="clock",
-            value=now,
-        )
+        raise invalid("clock", "an object whose now() returns an aware datetime", now)
 
 
 def _max_payload(name: str, value: Any) -> int:

@@ -10,7 +10,7 @@ import re
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import InvalidArgumentError, check_known, invalid, shown
 
 __all__ = ["DEFAULT_SCHEMA", "displayed_location", "postgres_location", "scheme_of", "sqlite_location"]
 
@@ -90,8 +90,7 @@ def sqlite_location(url: str) -> tuple[str, dict[str, str]]:
     if not url.isprintable() or "\0" in unquote(url):
         # urlsplit would drop line breaks and tabs in silence, and so name another file.
         raise InvalidArgumentError(
-            f"url must have no control characters and no lone surrogates, got {shown(url)}",
-            field="url",
+            f"url must have no control characters and no lone surrogates, got {shown(url)}", field="url"
         )
     try:
         parts = urlsplit(url)
@@ -103,8 +102,7 @@ def sqlite_location(url: str) -> tuple[str, dict[str, str]]:
         raise InvalidArgumentError(f"an option stands twice in the url {shown(url)}", field="url")
     if parts.fragment or parts.netloc:
         raise InvalidArgumentError(
-            f"a SQLite url is sqlite:///file.db or sqlite:////absolute/file.db, got {shown(url)}",
-            field="url",
+            f"a SQLite url is sqlite:///file.db or sqlite:////absolute/file.db, got {shown(url)}", field="url"
         )
     path = ":memory:" if parts.scheme == "memory" else unquote(parts.path).removeprefix("/")
     if parts.scheme == "memory" and parts.path.strip("/"):
@@ -114,13 +112,7 @@ def sqlite_location(url: str) -> tuple[str, dict[str, str]]:
             f"a SQLite url names a file (sqlite:///file.db); memory: is the one without, got {shown(url)}",
             field="url",
         )
-    unknown = sorted({*options} - {*_SQLITE_OPTIONS})
-    if unknown:
-        raise InvalidArgumentError(
-            f"unknown in a SQLite url: {', '.join(unknown)} (known: {', '.join(_SQLITE_OPTIONS)})",
-            field="url",
-            value=unknown,
-        )
+    check_known("option of a SQLite url", options, _SQLITE_OPTIONS, field="url")
     return path, options
 
 
@@ -175,17 +167,13 @@ def _text(_: str, text: str) -> str:
 
 def _boolean(name: str, text: str) -> bool:
     if text not in ("true", "false"):
-        raise InvalidArgumentError(
-            f"{name} in the url must be true or false, got {shown(text)}", field=name, value=text
-        )
+        raise invalid(name, "true or false in the url", text)
     return text == "true"
 
 
 def _number(name: str, text: str) -> float:
     if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", text) is None:
-        raise InvalidArgumentError(
-            f"{name} in the url must be a number of seconds, got {shown(text)}", field=name, value=text
-        )
+        raise invalid(name, "a number of seconds in the url", text)
     return float(text)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from penstock.backends.contract.callback_urls import DEFAULT_PORTS, split_callback_url
-from penstock.errors import InvalidArgumentError, PenstockError, shown
+from penstock.errors import PenstockError, invalid, shown
 
 __all__ = ["Policy", "RefusedUrlError", "Resolver", "Target", "check_policy", "lane_of", "resolve"]
 
@@ -59,9 +59,7 @@ def check_policy(value: object) -> Policy:
     """Return one of the three policies."""
     if value in {"public", "any", "off"}:
         return value
-    raise InvalidArgumentError(
-        f'callbacks must be "public", "any" or "off", got {shown(value)}', field="callbacks", value=value
-    )
+    raise invalid("callbacks", '"public", "any" or "off"', value)
 
 
 def lane_of(url: str) -> str:

@@ -36,7 +36,7 @@ from penstock.callbacks.events import CONTENT_TYPE, MAX_RESULT, event_id, event_
 from penstock.callbacks.posting import Answer, post
 from penstock.callbacks.resolving import TimedResolver
 from penstock.durations import Duration, duration
-from penstock.errors import InvalidArgumentError, PenstockError, QueueClosedError, shown
+from penstock.errors import InvalidArgumentError, PenstockError, QueueClosedError, invalid
 from penstock.policy import RetryPolicy
 from penstock.queue import Queue
 from penstock.service import Service
@@ -96,24 +96,16 @@ class CallbackDelivery:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         if not isinstance(queue, Queue):
-            raise InvalidArgumentError(
-                f"queue must be a Queue, got {shown(queue)}", field="queue", value=queue
-            )
+            raise invalid("queue", "a Queue", queue)
         if not callable(resolver):
-            raise InvalidArgumentError(
-                f"resolver must be a function such as socket.getaddrinfo, got {shown(resolver)}",
-                field="resolver",
-                value=resolver,
-            )
+            raise invalid("resolver", "a function such as socket.getaddrinfo", resolver)
         if tls is not None and not isinstance(tls, ssl.SSLContext):
-            raise InvalidArgumentError(
-                f"tls must be an ssl.SSLContext or None, got {shown(tls)}", field="tls", value=tls
-            )
+            raise invalid("tls", "an ssl.SSLContext or None", tls)
         self._backend: Backend = queue.backend
         self._policy = check_policy(policy)
         self._keys = read_secrets(os.environ.get(SECRET_VARIABLE) or None if secret is None else secret)
         if not isinstance(retry, RetryPolicy):
-            raise InvalidArgumentError(f"retry must be a RetryPolicy, got {shown(retry)}", field="retry")
+            raise invalid("retry", "a RetryPolicy", retry)
         self._retry = retry
         self._concurrency = _count("concurrency", concurrency)
         self._per_host = _count("per_host", per_host)
@@ -387,7 +379,5 @@ def _seconds(retry_after: str | None) -> float:
 
 def _count(field: str, value: object) -> int:
     if type(value) is not int or not 1 <= value <= 256:
-        raise InvalidArgumentError(
-            f"{field} must be a whole number from 1 to 256, got {shown(value)}", field=field, value=value
-        )
+        raise invalid(field, "a whole number from 1 to 256", value)
     return value

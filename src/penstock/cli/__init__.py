@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from penstock.cli._command import PREFIX, Command, Group, add_command
+from penstock.cli._command import Command, Group, add_command, name_variables, path_of
 from penstock.cli._output import emit, fail, note
 from penstock.cli._parameters import adopted
 from penstock.cli._settings import ALIASES, read_settings
@@ -87,6 +87,10 @@ COMMAND_CLASSES: Final = {"submit": SubmitCommand, "report": ReportCommand}
 class _Root(Group):
     """The root command, which reads the settings file before the arguments of a command are parsed."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        name_variables(self)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         self.params = [adopted(each) for each in self.params]  # typer adds options for completion late
         rest = super().parse_args(ctx, args)
@@ -105,7 +109,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={
-        "auto_envvar_prefix": PREFIX,
         "help_option_names": ["-h", "--help"],
         "token_normalize_func": lambda name: ALIASES.get(name, name),
     },
@@ -195,13 +198,9 @@ def _misused(error: Any) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: the message is the help
         note(error.format_message()) if ctx is None else sys.stderr.write(f"{ctx.get_help()}\n")
         return 2
-    path = "penstock" if ctx is None else " ".join(["penstock", *_path(ctx)])
+    path = "penstock" if ctx is None else " ".join(["penstock", *path_of(ctx)])
     fail(f"{error.format_message().rstrip('.')} (see {path} --help)")
     return int(error.exit_code)
-
-
-def _path(ctx: Any) -> list[str]:
-    return [] if ctx.parent is None else [*_path(ctx.parent), ctx.info_name]
 
 
 def _reasons(error: PenstockError) -> str:

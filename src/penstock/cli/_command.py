@@ -8,7 +8,7 @@ import inspect
 import os
 import typing
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,24 +17,21 @@ from penstock.cli._parameters import Parameter, adopted
 from penstock.cli._settings import SettingsFile
 from penstock.errors import InvalidArgumentError
 
-__all__ = ["PREFIX", "Command", "Group", "Setting", "add_command", "all_commands", "settings", "split_help"]
+__all__ = [
+    "Command",
+    "Group",
+    "add_command",
+    "all_commands",
+    "name_variables",
+    "path_of",
+    "settings",
+    "split_help",
+]
 
-#: The start of every variable; typer appends the names of commands.
+#: The start of every variable; the names of command and option follow.
 PREFIX: Final = "PENSTOCK"
 URL_VARIABLE: Final = "PENSTOCK_URL"
 _EXAMPLES: Final = "\n\nExamples:\n"
-
-
-class Setting(NamedTuple):
-    """An option or argument that variables and the settings file may set."""
-
-    parameter: Parameter
-    table: str
-    variables: list[str]
-
-    @property
-    def key(self) -> str:
-        return self.parameter.key
 
 
 if TYPE_CHECKING:
@@ -50,12 +47,10 @@ class _Adopting(_Base):
         super().__init__(*args, **kwargs)
         self.params = [adopted(each) for each in self.params]
         self.short_help = (self.help or "").strip().partition("\n")[0].rstrip(".")
-        self._own_help_option: Any = None
 
     def get_help_option(self, ctx: Any) -> Any:
-        if self._own_help_option is None:
-            self._own_help_option = adopted(super().get_help_option(ctx))
-        return self._own_help_option
+        self._help_option = adopted(super().get_help_option(ctx))  # what the next call returns
+        return self._help_option
 
 
 class Command(_Adopting, TyperCommand):
@@ -90,13 +85,13 @@ class Command(_Adopting, TyperCommand):
 
     def format_epilog(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         """Write how variables and keys of the settings file are named, with an example of this command."""
-        found = next(settings(self, _path_of(ctx)), None)
+        found = next(iter(settings(self)), None)
         if found is not None:
             formatter.write_paragraph()
             with formatter.indentation():
                 formatter.write_text(
                     f"Every option can also be set by a variable, such as {found.variables[0]}, or in penstock.toml: "
-                    f"[{found.table}] {found.key} = …"
+                    f"[{'.'.join(path_of(ctx))}] {found.key} = …"
                 )
 
 
@@ -141,11 +136,16 @@ def _group_parameters(group: Any) -> Iterator[inspect.Parameter]:
         )
 
 
-def settings(command: Any, path: tuple[str, ...]) -> Iterator[Setting]:
-    """Yield the settings of a command, in the order of its help."""
-    for parameter in command.params:
-        if parameter.is_setting:
-            yield Setting(parameter, ".".join(path), parameter.variables("_".join((PREFIX, *path)).upper()))
+def settings(command: Any) -> list[Parameter]:
+    """Return what variables and the settings file may set of a command, in the order of its help."""
+    return [each for each in command.params if each.is_setting]
+
+
+def name_variables(root: Any) -> None:
+    """Let every command read PENSTOCK_<COMMAND>_<OPTION>."""
+    for path, command in all_commands(root):
+        for parameter in settings(command):
+            parameter.name_variables("_".join((PREFIX, *path)))
 
 
 def all_commands(root: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -164,7 +164,6 @@ def split_help(command: Any) -> tuple[str, list[str]]:
     return text, [line.strip() for line in examples.splitlines() if line.strip()]
 
 
-def _path_of(ctx: typer.Context) -> tuple[str, ...]:
+def path_of(ctx: Any) -> tuple[str, ...]:
     """Return the names that lead to a command, such as ("pipeline", "run")."""
-    parent: Any = ctx.parent
-    return () if parent is None else (*_path_of(parent), str(ctx.info_name))
+    return () if ctx.parent is None else (*path_of(ctx.parent), str(ctx.info_name))

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from penstock.cli._values import as_duration, as_moment, as_payload, as_priority, listed
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import InvalidArgumentError, check_known, shown
 from penstock.policy import DEFAULT_RETRY, DEFAULT_TIMEOUTS
 
 __all__ = ["JobOptions", "read_line", "submit_arguments"]
@@ -118,7 +118,5 @@ def read_line(line: bytes, type: str | None, defaults: Mapping[str, Any]) -> dic
         raise InvalidArgumentError(f"not JSON: {error}") from None
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         raise InvalidArgumentError(f"must be an object with a type, got {shown(value)}")
-    unknown = sorted(set(value) - set(_KEYS))
-    if unknown:
-        raise InvalidArgumentError(f"unknown field {', '.join(unknown)} (known: {', '.join(_KEYS)})")
+    check_known("field", value, _KEYS)
     return {**defaults, **value}

@@ -21,7 +21,15 @@ else:
 
 
 class _Setting(_Base):
-    """Adds to a parameter of typer a variable for each command, and errors with the origin of the value."""
+    """Adds to a parameter of typer a variable of its own, and errors with the origin of the value.
+
+    Attributes:
+        shared_variables: those it was declared with, which other commands may read too.
+        variables: the documented ones: its own, then the shared ones.
+    """
+
+    shared_variables: list[str]
+    variables: list[str]
 
     @property
     def key(self) -> str:
@@ -31,7 +39,7 @@ class _Setting(_Base):
     @property
     def is_setting(self) -> bool:
         """Whether variables and the file may set it: every option, and arguments declared with a variable."""
-        return not self.hidden and (isinstance(self, TyperOption) or self.envvar is not None)
+        return not self.hidden and (isinstance(self, TyperOption) or bool(self.shared_variables))
 
     @property
     def is_multiple(self) -> bool:
@@ -45,12 +53,6 @@ class _Setting(_Base):
         return get_args(annotation)[0] if self.type_descriptor.is_list else annotation
 
     @property
-    def shared_variables(self) -> list[str]:
-        """The variables it was declared with, which other commands may read too."""
-        declared = self.envvar or []
-        return [declared] if isinstance(declared, str) else list(declared)
-
-    @property
     def value_name(self) -> str:
         """The name of the value in help."""
         if self.metavar is not None:
@@ -59,14 +61,14 @@ class _Setting(_Base):
             return "|".join(str(getattr(each, "value", each)) for each in self.type_descriptor.choices)
         return "N" if self.kind in (int, float) else self.key.upper()
 
-    def variables(self, prefix: str) -> list[str]:
-        """Return the documented variables: <prefix>_<OPTION>, then those it was declared with."""
-        return list(dict.fromkeys([_variable(prefix, self.key), *self.shared_variables]))
-
-    def resolve_envvar_value(self, ctx: Any) -> str | None:
-        """Return the value of the first variable that is set and not empty."""
-        name = self._variable_in_use(ctx)
-        return None if name is None else os.environ[name]
+    def name_variables(self, prefix: str) -> None:
+        """Let it read <prefix>_<OPTION>, then those it was declared with; the first one that is not empty counts."""
+        own, *others = (
+            f"{prefix}_{name}".upper().replace("-", "_")
+            for name in (self.key, *(alias for alias, key in ALIASES.items() if key == self.key))
+        )
+        self.variables = list(dict.fromkeys([own, *self.shared_variables]))
+        self.envvar = [*self.variables, *others]
 
     def process_value(self, ctx: Any, value: Any) -> Any:
         """Convert and check a value; an error names the value and its origin."""
@@ -87,16 +89,9 @@ class _Setting(_Base):
             file = ctx.find_object(SettingsFile)
             return "" if file is None else f" ({self.key} is set by {file.path})"
         if source is not None and source.name == "ENVIRONMENT":
-            return f" ({self.key} is set by {self._variable_in_use(ctx)})"
+            used = next((name for name in self.envvar or () if os.environ.get(name)), "a variable")
+            return f" ({self.key} is set by {used})"
         return ""
-
-    def _variable_in_use(self, ctx: Any) -> str | None:
-        names = self.shared_variables
-        if self.is_setting and ctx.auto_envvar_prefix is not None and ctx.parent is not None:
-            aliases = [alias for alias, key in ALIASES.items() if key == self.key]
-            names = self.variables(ctx.auto_envvar_prefix)
-            names += [_variable(ctx.auto_envvar_prefix, alias) for alias in aliases]
-        return next((name for name in names if os.environ.get(name)), None)
 
     def _needs_no_check(self, value: Any) -> bool:
         """Whether any value would do; typer's validator (pydantic) adds a quarter to the run time of a short command."""
@@ -132,12 +127,10 @@ def adopted(parameter: Any) -> Parameter:
     kind: type[Parameter] = Option if isinstance(parameter, TyperOption) else Argument
     copy = kind.__new__(kind)
     vars(copy).update(vars(parameter))
+    declared = copy.envvar or []
+    copy.envvar = copy.shared_variables = [declared] if isinstance(declared, str) else list(declared)
     copy.show_envvar = False  # the last line of the help says how all variables are named
     return copy
-
-
-def _variable(prefix: str, key: str) -> str:
-    return f"{prefix}_{key}".upper().replace("-", "_")
 
 
 def _reason(error: typer.BadParameter) -> str:

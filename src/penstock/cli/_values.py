@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from penstock.durations import duration, parse_duration
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import InvalidArgumentError, invalid, shown
 from penstock.job import Priority
 from penstock.payloads.json import encode_json
 
@@ -69,9 +69,7 @@ def as_seconds(value: str | float, field: str, *, low: float = 0.0, high: float 
     seconds = duration(as_duration(value, field), field).total_seconds()
     if not low <= seconds <= high:
         bounds = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-        raise InvalidArgumentError(
-            f"{field} must be {bounds} seconds, got {shown(value)}", field=field, value=value
-        )
+        raise invalid(field, f"{bounds} seconds", value)
     return seconds
 
 
@@ -82,11 +80,7 @@ def as_moment(text: str, field: str) -> datetime:
     except ValueError:
         moment = None
     if moment is None or moment.utcoffset() is None:
-        raise InvalidArgumentError(
-            f"{field} must be an ISO 8601 time with its zone, such as 2026-11-16T14:30:00Z, got {shown(text)}",
-            field=field,
-            value=text,
-        )
+        raise invalid(field, "an ISO 8601 time with its zone, such as 2026-11-16T14:30:00Z", text)
     return moment
 
 
@@ -101,11 +95,10 @@ def as_time(text: str, field: str, now: datetime) -> datetime:
     try:
         return now - as_duration(text, field)
     except (InvalidArgumentError, OverflowError):
-        raise InvalidArgumentError(
-            f"{field} must be an ISO 8601 time, such as 2026-11-16 or 2026-11-16T14:30:00Z, or an age, such as 90m "
-            f"or 7d; got {shown(text)}",
-            field=field,
-            value=text,
+        raise invalid(
+            field,
+            "an ISO 8601 time, such as 2026-11-16 or 2026-11-16T14:30:00Z, or an age, such as 90m or 7d",
+            text,
         ) from None
 
 
@@ -119,11 +112,7 @@ def as_priority(text: str | int) -> Priority:
         text = int(text) if text.strip().isdecimal() else text
     if type(text) is int and text in set(Priority):
         return Priority(text)
-    raise InvalidArgumentError(
-        f"priority must be 0 to 4, or critical, high, normal, low or bulk, got {shown(text)}",
-        field="priority",
-        value=text,
-    )
+    raise invalid("priority", "0 to 4, or critical, high, normal, low or bulk", text)
 
 
 def as_payload(data: bytes, field: str = "payload") -> bytes:

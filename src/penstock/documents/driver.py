@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.documents.queue import DocumentQueue
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import invalid
 from penstock.queue import Queue
 
 __all__ = ["QueueDriver"]
@@ -14,11 +14,7 @@ class QueueDriver:
 
     def __init__(self, queue: DocumentQueue | Queue) -> None:
         if not isinstance(queue, DocumentQueue | Queue):
-            raise InvalidArgumentError(
-                f"queue must be a DocumentQueue, or the Queue of one, got {shown(queue)}",
-                field="queue",
-                value=queue,
-            )
+            raise invalid("queue", "a DocumentQueue, or the Queue of one", queue)
         self._queue = queue.queue if isinstance(queue, DocumentQueue) else queue
 
     def start(self) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.backends.contract.backend import read_stored
 from penstock.backends.engine import arguments
-from penstock.errors import InvalidArgumentError, PenstockError, shown
+from penstock.errors import InvalidArgumentError, PenstockError, invalid, shown
 from penstock.job import FINAL, Job, Key
 from penstock.payloads.json import encode_json
 from penstock.policy import FailureCategory
@@ -32,9 +32,7 @@ class DocumentQueue:
 
     def __init__(self, queue: Queue, *, assignee_id: str = "documents") -> None:
         if not isinstance(queue, Queue):
-            raise InvalidArgumentError(
-                f"queue must be a Queue, got {shown(queue)}", field="queue", value=queue
-            )
+            raise invalid("queue", "a Queue", queue)
         self.queue = queue
         self._assignee_id = assignee_id
         self._attempts: dict[str, int] = {}

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import invalid
 from penstock.isolation.output import DEFAULT_LIMIT
 
 __all__ = ["Grace", "Limits", "decode_limits", "encode_limits"]
@@ -40,11 +40,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
             if value is None and field != "output":
                 continue
             if type(value) is not int or not least <= value <= MOST:
-                raise InvalidArgumentError(
-                    f"{field} must be an integer from {least} to {MOST}, got {shown(value)}",
-                    field=field,
-                    value=value,
-                )
+                raise invalid(field, f"an integer from {least} to {MOST}", value)
         _check_seconds("seconds", self.seconds, may_be_none=True)
 
 
@@ -79,8 +75,4 @@ def _check_seconds(field: str, value: object, *, may_be_none: bool = False) -> N
         return
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value < float("inf"):  # type: ignore[operator]  # a number
-        raise InvalidArgumentError(
-            f"{field} must be a finite number of seconds of at least 0, got {shown(value)}",
-            field=field,
-            value=value,
-        )
+        raise invalid(field, "a finite number of seconds of at least 0", value)

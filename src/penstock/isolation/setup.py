@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import invalid
 
 __all__ = ["Setup", "load", "resolve"]
 
@@ -42,11 +42,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
                 continue
             module, colon, name = value.partition(":") if isinstance(value, str) else ("", "", "")
             if not module or not colon or not name:
-                raise InvalidArgumentError(
-                    f"{field} must be of the form 'module:attribute', got {shown(value)}",
-                    field=field,
-                    value=value,
-                )
+                raise invalid(field, "of the form 'module:attribute'", value)
 
 
 #: Whether this process is a template, or a job, that imports what it is to run: then nothing may be started.

@@ -1,4 +1,4 @@
-"""The supervisor: starts wardens, reads what jobs send, calls their watchers.
+"""The supervisor: starts wardens and jobs, and settles the ending of each.
 
 Only the warden waits for processes and knows whether one has ended. The supervisor assumes that a spare process is alive
 until a write to it fails. A process has exactly one ending: it is settled by the thread that removes it from its warden's
@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import logging
 import os
-import selectors
 import signal
 import socket
 import sys
@@ -43,7 +42,8 @@ from penstock.isolation.endings import Ending, describe, out_of_memory_kills
 from penstock.isolation.handle import JobProcess, WardenLink, Watcher, first_frames
 from penstock.isolation.keeper import keep
 from penstock.isolation.limits import Grace, Limits
-from penstock.isolation.messages import Cancel, Failure, Result, decode
+from penstock.isolation.messages import Cancel
+from penstock.isolation.pipes import JobPipes
 from penstock.isolation.reactor import Reactor
 from penstock.isolation.setup import Setup
 from penstock.isolation.starting import StartedTemplate, start_template
@@ -52,7 +52,6 @@ __all__ = ["JobProcess", "Supervisor", "Task", "Watcher"]
 
 logger = logging.getLogger("penstock")
 
-PIECE: Final = 65536
 SWEEP_SECONDS: Final = 5.0
 
 _decoder: msgspec.msgpack.Decoder[FromWarden] = msgspec.msgpack.Decoder(FromWarden)
@@ -102,6 +101,7 @@ class Supervisor:
         self._is_closed = False
         self._memory_kills = out_of_memory_kills()
         self._reactor = Reactor(lambda: self._is_closed and not self._wardens)
+        self._pipes = JobPipes(self._reactor)
         _supervisors.add(self)
 
     # -- starting -----------------------------------------------------------------------------------------------
@@ -214,14 +214,13 @@ class Supervisor:
         try:
             for _ in range(missing + replacements):
                 process = JobProcess(next(self._numbers), template)
-                handed += self._open_job(process)
+                handed += self._pipes.open(process)
                 fresh.append(process)
         except OSError:
             if len(fresh) >= missing:
                 return
             for process in fresh:
-                self._close_channel(process)
-                self._close_output(process)
+                self._pipes.close(process)
             raise
 
     def _forget(self, warden: WardenLink, process: JobProcess) -> bool:
@@ -248,7 +247,7 @@ class Supervisor:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         warden = WardenLink(ours, self._reactor.want_write, self._reactor.is_own_thread, lambda: None)
         process = JobProcess(next(self._numbers), warden, watcher, limits)
-        channel, output = self._open_job(process)
+        channel, output = self._pipes.open(process)
         order = Order.of(process.number, limits, grace)
         others = [descriptor for each in list(_supervisors) for descriptor in each.descriptors()]
         others += [ours.fileno(), process.channel_end, process.output_end]
@@ -266,17 +265,6 @@ class Supervisor:
             warden.jobs[process.number] = process
         self._attend(warden)
         return process
-
-    def _open_job(self, process: JobProcess) -> tuple[int, int]:
-        """Make channel and output of a process; returns the ends for it."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        readable, writable = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(readable, False)
-        process.channel_end, process.output_end = ours.detach(), readable
-        self._reactor.register(process.channel_end, lambda mask: self._on_channel(process, mask))
-        self._reactor.register(readable, lambda _mask: self._read_output(process))
-        return theirs.detach(), writable
 
     def _ready_template(self) -> WardenLink:
         self._check()
@@ -364,56 +352,11 @@ class Supervisor:
                 with contextlib.suppress(OSError):
                     process.send(Cancel("the job's time is over"))
 
-    def _on_channel(self, process: JobProcess, mask: int) -> None:
-        """Read from a job's channel, and send what waits for room."""
-        if mask & selectors.EVENT_WRITE and process.flush():
-            self._reactor.want_read_only(process.channel_end)
-        if mask & selectors.EVENT_READ:
-            self._read_channel(process)
-
-    def _read_channel(self, process: JobProcess) -> bool:
-        """Read one piece of a job's channel; return False if there is nothing to read now, or ever again."""
-        data = _read_piece(process.channel_end)
-        if data is None:
-            return False
-        if data:
-            try:
-                messages = [decode(body) for body in process.reader.feed(data)]
-            except (ValueError, msgspec.DecodeError):
-                process.kill()  # it wrote something that is no message
-            else:
-                for message in messages:
-                    if isinstance(message, Result | Failure):
-                        # What it printed before is in the pipe by now, and the watcher may need it at the end.
-                        # Once: what it left running may print for ever.
-                        self._read_output(process)
-                    process.notify(message)
-                return True
-        self._close_channel(process)
-        return False
-
-    def _read_output(self, process: JobProcess) -> bool:
-        if process.output_end < 0:
-            return False
-        data = _read_piece(process.output_end)
-        if data is None:
-            return False
-        if data:
-            process.output.add(data)
-            return True
-        self._close_output(process)
-        return False
-
     def _finish(
         self, process: JobProcess, status: int | None, reason: str, *, cause: str = "", **facts: Any
     ) -> None:
         """Read what the job has left in its channel and its output, close both, and settle its ending."""
-        while process.channel_end >= 0 and self._read_channel(process):
-            continue
-        while self._read_output(process):
-            continue
-        self._close_channel(process)
-        self._close_output(process)
+        self._pipes.drain(process)
         memory_ran_out = False
         if (
             status is not None
@@ -427,22 +370,6 @@ class Supervisor:
         process.settle(
             Ending(status=status, reason=reason, cause=words, memory_ran_out=memory_ran_out, **facts)
         )
-
-    def _close_channel(self, process: JobProcess) -> None:
-        process.is_dead = True
-        with process.lock:
-            descriptor, process.channel_end = process.channel_end, -1
-        self._drop(descriptor)
-
-    def _close_output(self, process: JobProcess) -> None:
-        with process.lock:
-            descriptor, process.output_end = process.output_end, -1
-        self._drop(descriptor)
-
-    def _drop(self, descriptor: int) -> None:
-        if descriptor >= 0:
-            self._reactor.unregister(descriptor)
-            os.close(descriptor)
 
     def _end_warden(self, warden: WardenLink) -> None:
         """Remove a warden that has ended, and kill what outlives it."""
@@ -485,16 +412,6 @@ class Supervisor:
 
 
 _supervisors: weakref.WeakSet[Supervisor] = weakref.WeakSet()
-
-
-def _read_piece(descriptor: int) -> bytes | None:
-    """Return what can be read now; None if that is nothing, and empty bytes at the end."""
-    try:
-        return os.read(descriptor, PIECE)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
 
 
 def _wait(pid: int) -> None:

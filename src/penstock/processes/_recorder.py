@@ -20,8 +20,9 @@ from functools import partial
 from typing import Final
 
 from penstock.errors import InvalidArgumentError, InvalidTransitionError, JobNotFoundError, PenstockError
-from penstock.processes.ipc import Snapshot
-from penstock.processes.jobs import STOP_SECONDS, QueueJobBase, RunningJob
+from penstock.processes._running import RunningJob
+from penstock.processes._shared_state import Snapshot
+from penstock.processes.jobs import STOP_SECONDS, QueueJobBase
 from penstock.processes.registry import Registry
 from penstock.processes.types import FINAL, JobCommand, JobId, JobRecord, JobStatus
 from penstock.service import Service

@@ -15,12 +15,12 @@ import msgspec
 
 from penstock.backends import Backend
 from penstock.errors import (
-    InvalidArgumentError,
     InvalidTransitionError,
     JobNotFoundError,
     PayloadTooLargeError,
     PenstockError,
     QueueClosedError,
+    invalid,
     shown,
 )
 from penstock.job import Job, distinct
@@ -66,9 +66,7 @@ class BackendRegistry(Registry):
 
     def __init__(self, backend: Backend, *, type: str = PROCESS_TYPE) -> None:
         if not isinstance(backend, Backend):
-            raise InvalidArgumentError(
-                f"backend must be a Backend, got {shown(backend)}", field="backend", value=backend
-            )
+            raise invalid("backend", "a Backend", backend)
         self.backend = backend
         self._type = type
         self._heartbeat = Heartbeat(

@@ -16,14 +16,13 @@ from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from penstock.errors import (
-    InvalidArgumentError,
     InvalidTransitionError,
     JobExistsError,
     JobNotFoundError,
     PenstockError,
     ProcessControlError,
     QueueClosedError,
-    shown,
+    invalid,
 )
 from penstock.isolation import Supervisor
 from penstock.processes._recorder import SUSPENDED, Entry, Recorder, log_event
@@ -71,9 +70,7 @@ class JobQueue:
 
     def __init__(self, registry: Registry) -> None:
         if not isinstance(registry, Registry):
-            raise InvalidArgumentError(
-                f"registry must be a Registry, got {shown(registry)}", field="registry", value=registry
-            )
+            raise invalid("registry", "a Registry", registry)
         self.registry = registry
         registry.attach()
         self._supervisor = Supervisor()
@@ -141,9 +138,7 @@ class JobQueue:
             JobAlreadyExistsError: the queue or its registry has a job of that id.
         """
         if not isinstance(job, QueueJobBase):
-            raise InvalidArgumentError(
-                f"job must be a QueueJobBase, got {shown(job)}", field="job", value=job
-            )
+            raise invalid("job", "a QueueJobBase", job)
         job_id = check_job_id(getattr(job, "job_id", None))
         with self._lock:
             self._check_open()

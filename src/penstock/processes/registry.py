@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.errors import BackendError, InvalidArgumentError, shown
+from penstock.errors import BackendError, invalid, shown
 from penstock.payloads.json import encode_json
 from penstock.processes.types import (
     DELETED,
@@ -227,7 +227,7 @@ def _absolute(path: object) -> Path:
     """Return a path that a later change of the working folder does not move."""
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(name, str) or not name or "\0" in name or not _is_encodable(name):
-        raise InvalidArgumentError(f"path must be a file's path, got {shown(path)}", field="path", value=path)
+        raise invalid("path", "a file's path", path)
     try:
         return Path(name).absolute()
     except OSError as error:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import invalid
 from penstock.job import ProcessStatus
 from penstock.payloads.json import decode_json, encode_json
 
@@ -101,11 +101,7 @@ def check_job_id(job_id: object) -> JobId:
     """
     normal = _uuid4(job_id) if isinstance(job_id, str) else None
     if normal is None:
-        raise InvalidArgumentError(
-            f"job_id must be a UUID of version 4 such as {str(uuid.uuid4())!r}, got {shown(job_id)}",
-            field="job_id",
-            value=job_id,
-        )
+        raise invalid("job_id", f"a UUID of version 4 such as {str(uuid.uuid4())!r}", job_id)
     return normal
 
 
@@ -116,7 +112,7 @@ def lookup_id(job_id: object) -> JobId:
         InvalidArgumentError: it is not text.
     """
     if not isinstance(job_id, str):
-        raise InvalidArgumentError(f"job_id must be text, got {shown(job_id)}", field="job_id", value=job_id)
+        raise invalid("job_id", "text", job_id)
     return _uuid4(job_id) or job_id
 
 
@@ -131,9 +127,7 @@ def _uuid4(text: str) -> JobId | None:
 def check_progress(value: object, field: str = "progress") -> int:
     """Return a whole number from 0 to 100."""
     if type(value) is not int or not 0 <= value <= 100:
-        raise InvalidArgumentError(
-            f"{field} must be an integer from 0 to 100, got {shown(value)}", field=field, value=value
-        )
+        raise invalid(field, "an integer from 0 to 100", value)
     return value
 
 
@@ -144,15 +138,13 @@ def check_status(value: object) -> JobStatus:
             return JobStatus(value)
         except ValueError:
             pass  # the error below names it
-    raise InvalidArgumentError(f"status must be a JobStatus, got {shown(value)}", field="status", value=value)
+    raise invalid("status", "a JobStatus", value)
 
 
 def check_is_record(record: object) -> JobRecord:
     """Return a value if it is a JobRecord, without a check of its fields."""
     if not isinstance(record, JobRecord):
-        raise InvalidArgumentError(
-            f"record must be a JobRecord, got {shown(record)}", field="record", value=record
-        )
+        raise invalid("record", "a JobRecord", record)
     return record
 
 
@@ -167,11 +159,7 @@ def check_record(record: object) -> JobRecord:
     record = check_is_record(record)
     _check_result(record.result)
     if record.progress == 100 and record.status is not JobStatus.COMPLETED:
-        raise InvalidArgumentError(
-            f"progress must be at most 99 until the job is COMPLETED, got 100 of a job that is {record.status.name}",
-            field="progress",
-            value=100,
-        )
+        raise invalid("progress", f"at most 99 until the job is COMPLETED (it is {record.status.name})", 100)
     return replace(
         record,
         job_id=check_job_id(record.job_id),
@@ -185,19 +173,13 @@ def check_progress_kept(before: JobRecord | None, record: JobRecord) -> None:
     """Refuse a record whose progress is below that of the record before it, unless a new run begins with it."""
     begins = before is None or (before.status is JobStatus.INTERRUPTED and record.status is JobStatus.RUNNING)
     if before is not None and not begins and record.progress < before.progress:
-        raise InvalidArgumentError(
-            f"progress must not decrease: it is {before.progress}, got {record.progress}",
-            field="progress",
-            value=record.progress,
-        )
+        raise invalid("progress", f"at least {before.progress}, because it never decreases", record.progress)
 
 
 def _check_result(value: object) -> None:
     if decode_json(encode_json(value, "result")) != value:
-        raise InvalidArgumentError(
-            f"result must be what JSON gives back (a list, no tuple; text, no path; a dict, no model), got {shown(value)}",
-            field="result",
-            value=value,
+        raise invalid(
+            "result", "what JSON gives back (a list, no tuple; text, no path; a dict, no model)", value
         )
 
 
@@ -205,33 +187,21 @@ def _check_description(value: object) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise InvalidArgumentError(
-            f"description must be text or None, got {shown(value)}", field="description", value=value
-        )
+        raise invalid("description", "text or None", value)
     encode_json(str.__str__(value), "description")
     return str.__str__(value)  # of a subclass, its text
 
 
 def _check_time(field: str, value: object) -> datetime:
     if not isinstance(value, datetime):
-        raise InvalidArgumentError(
-            f"{field} must be a datetime, got {shown(value)}", field=field, value=value
-        )
+        raise invalid(field, "a datetime", value)
     try:
         plain = datetime.combine(value.date(), value.timetz())  # without what a subclass adds
         if plain.utcoffset() is not None:
             return plain.astimezone(UTC)
     except (OverflowError, ValueError):
-        raise InvalidArgumentError(
-            f"{field} must be a datetime in the years 1 to 9999 (UTC), got {shown(value)}",
-            field=field,
-            value=value,
-        ) from None
-    raise InvalidArgumentError(
-        f"{field} must be an aware datetime (with a time zone, such as UTC), got {shown(value)}",
-        field=field,
-        value=value,
-    )
+        raise invalid(field, "a datetime in the years 1 to 9999 (UTC)", value) from None
+    raise invalid(field, "an aware datetime (with a time zone, such as UTC)", value)
 
 
 def check_params(params: object) -> dict[str, Any]:
@@ -239,18 +209,12 @@ def check_params(params: object) -> dict[str, Any]:
     if params is None:
         return {}
     if not isinstance(params, Mapping):
-        raise InvalidArgumentError(
-            f"params must be a mapping, got {shown(params)}", field="params", value=params
-        )
+        raise invalid("params", "a mapping", params)
     return dict(params)
 
 
 def check_seconds(value: object) -> float:
     """Return a timeout in seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_TIMEOUT:
-        raise InvalidArgumentError(
-            f"timeout must be a number of seconds from 0 to {MAX_TIMEOUT}, got {shown(value)}",
-            field="timeout",
-            value=value,
-        )
+        raise invalid("timeout", f"a number of seconds from 0 to {MAX_TIMEOUT}", value)
     return float(value)

@@ -203,9 +203,7 @@ def _listed(name: str, text: str) -> list[str]:
         return [value.strip() for value in text.split(",")]
     wrong = [value for value in values if not isinstance(value, str)]
     if wrong:
-        raise InvalidArgumentError(
-            f"{name} must be a list of texts, got {shown(wrong[0])} in it", field=name, value=values
-        )
+        raise invalid(name, "a list of texts", values)
     return values
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 
 from penstock.backends.engine import arguments
 from penstock.clock import from_micros, to_micros
-from penstock.errors import InvalidArgumentError, PenstockError, shown
+from penstock.errors import InvalidArgumentError, PenstockError, invalid, shown
 from penstock.job import Job, Key, Priority
 from penstock.payloads.json import encode_json
 from penstock.policy import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
@@ -258,11 +258,10 @@ def _encoded(text: str) -> bytes:
 
 def _moment(micros: int) -> datetime:
     if not _FIRST_MOMENT <= micros < _LAST_MOMENT:
-        raise InvalidArgumentError(
-            f"run_at must be in the years {arguments.FIRST_YEAR} to {arguments.LAST_YEAR} (UTC), "
-            f"got {micros} microseconds since 1970",
-            field="run_at",
-            value=micros,
+        raise invalid(
+            "run_at",
+            f"in the years {arguments.FIRST_YEAR} to {arguments.LAST_YEAR} (UTC), in microseconds since 1970",
+            micros,
         )
     return from_micros(micros)
 

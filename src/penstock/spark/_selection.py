@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from penstock.backends.engine import arguments
 from penstock.clock import to_micros
-from penstock.errors import InvalidArgumentError, invalid, shown
+from penstock.errors import invalid
 from penstock.job import JobStatus
 from penstock.spark.schemas import JOURNAL, Table
 from penstock.spark.stores import SparkStore
@@ -106,11 +106,7 @@ def status_list(name: str, values: Sequence[str]) -> tuple[str, ...]:
     known = [status.value for status in JobStatus]
     wrong = [value for value in values if value.lower() not in known]
     if wrong or not values:
-        raise InvalidArgumentError(
-            f"{name} must be one or more of {', '.join(known)}, got {shown(', '.join(wrong))}",
-            field=name,
-            value=list(values),
-        )
+        raise invalid(name, f"one or more of {', '.join(known)}", ", ".join(wrong))
     return tuple(dict.fromkeys(value.lower() for value in values))
 
 
@@ -118,5 +114,5 @@ def type_list(name: str, values: Sequence[str]) -> tuple[str, ...]:
     """Read job types."""
     checked: Callable[[str], str] = lambda value: arguments.text(name, value, arguments.MAX_TYPE)  # noqa: E731
     if not values:
-        raise InvalidArgumentError(f"{name} must be one or more types of jobs, got none", field=name)
+        raise invalid(name, "one or more types of jobs", list(values))
     return tuple(dict.fromkeys(map(checked, values)))

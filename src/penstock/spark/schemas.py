@@ -6,21 +6,24 @@ The data source, the lake and the reference page (`python -m penstock.spark.sche
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import InvalidArgumentError, shown
+from penstock.policy import RetryPolicy, Timeouts
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
 
 __all__ = ["JOBS", "JOURNAL", "TABLES", "Column", "Table", "columns_of", "struct_of"]
 
-RETRY_TYPE: Final = (
-    "struct<max_attempts: int, backoff: string, initial_delay: double, max_delay: double, multiplier: double,"
-    " jitter: double, retry_on: array<string>>"
-)
-TIMEOUTS_TYPE: Final = "struct<execution: double, visibility: double, lifetime: double>"
+#: The parts of a policy that are not numbers of seconds or factors.
+_RETRY_PARTS: Final = {"max_attempts": "int", "backoff": "string", "retry_on": "array<string>"}
+#: Columns that are structs: Spark's type of each part, by name.
+_STRUCTS: Final = {
+    "retry": {name: _RETRY_PARTS.get(name, "double") for name in RetryPolicy.__struct_fields__},
+    "timeouts": dict.fromkeys(Timeouts.__struct_fields__, "double"),
+}
 
 
 class Column(NamedTuple):
@@ -54,14 +57,6 @@ class Table(NamedTuple):
         return next((column for column in self.columns if column.name == name), None)
 
 
-#: Stored columns that hold integers; the others hold texts or blobs.
-NUMBERS: Final = frozenset(
-    {
-        "seq", "recorded_at", "n", "attempt", "retry_count", "failures", "max_attempts", "priority", "due_at",
-        "progress", "ready_at", "started_at", "held", "execution", "visibility", "lifetime", "assigned_at", "run_at",
-        "created_at", "attempt_started_at", "last_retry_at", "finalized_at", "updated_at", "{scheduled_at}",
-    }
-)  # fmt: skip
 #: Columns that are stored in tables of their own.
 BLOBS: Final = ("payload", "result", "checkpoint")
 
@@ -84,6 +79,14 @@ def _texts(name: str, doc: str) -> Column:
 
 def _blob(name: str, doc: str) -> Column:
     return Column(name, "binary", doc, (name,), "bytes")
+
+
+def _ddl(parts: Mapping[str, str]) -> str:
+    return f"struct<{', '.join(f'{name}: {kind}' for name, kind in parts.items())}>"
+
+
+def _struct(name: str, doc: str, parts: tuple[str, ...]) -> Column:
+    return Column(name, _ddl(_STRUCTS[name]), doc, parts, name)
 
 
 SOURCE: Final = Column(
@@ -148,20 +151,8 @@ JOBS: Final = Table(
         ),
         _texts("tags", "Its tags."),
         _plain("priority", "int", "0 CRITICAL to 4 BULK; the most urgent of its own and its dependencies'."),
-        Column(
-            "retry",
-            RETRY_TYPE,
-            "The retry policy, delays in seconds; null is unlimited retries.",
-            ("retry",),
-            "retry",
-        ),
-        Column(
-            "timeouts",
-            TIMEOUTS_TYPE,
-            "The time limits in seconds; null is no limit.",
-            ("execution", "visibility", "lifetime"),
-            "timeouts",
-        ),
+        _struct("retry", "The retry policy, delays in seconds; null is unlimited retries.", ("retry",)),
+        _struct("timeouts", "The time limits in seconds; null is no limit.", Timeouts.__struct_fields__),
         _text("redrive_of", "The dead-lettered job that this one is a copy of."),
         _text("correlation_id", "For tracing."),
         _text("callback_url", "The URL that is called when it ends."),
@@ -206,39 +197,37 @@ JOBS: Final = Table(
 )
 
 TABLES: Final = {table.name: table for table in (JOURNAL, JOBS)}
+_STORED_AS_NUMBERS: Final = ("int", "bigint", "boolean", "timestamp")
+#: Stored columns that hold integers; the others hold texts or blobs.
+NUMBERS: Final = frozenset(
+    part
+    for table in TABLES.values()
+    for column in table.columns
+    if column.type in _STORED_AS_NUMBERS or column.form == "timeouts"
+    for part in column.parts
+)
 
 
 def struct_of(table: Table) -> StructType:
     """Return a table's columns as Spark's schema."""
     from pyspark.sql import types as T  # noqa: PLC0415 - the reference page needs no Spark
 
-    texts = T.ArrayType(T.StringType())
-    retry = T.StructType(
-        [
-            T.StructField("max_attempts", T.IntegerType()),
-            T.StructField("backoff", T.StringType()),
-            *(
-                T.StructField(name, T.DoubleType())
-                for name in ("initial_delay", "max_delay", "multiplier", "jitter")
-            ),
-            T.StructField("retry_on", texts),
-        ]
-    )
-    timeouts = T.StructType(
-        [T.StructField(name, T.DoubleType()) for name in ("execution", "visibility", "lifetime")]
-    )
     types: dict[str, DataType] = {
         "string": T.StringType(),
         "int": T.IntegerType(),
         "bigint": T.LongType(),
+        "double": T.DoubleType(),
         "boolean": T.BooleanType(),
         "timestamp": T.TimestampType(),
         "binary": T.BinaryType(),
-        "array<string>": texts,
-        RETRY_TYPE: retry,
-        TIMEOUTS_TYPE: timeouts,
+        "array<string>": T.ArrayType(T.StringType()),
     }
-    return T.StructType([T.StructField(each.name, types[each.type]) for each in table.columns])
+
+    def struct(parts: Mapping[str, str]) -> StructType:
+        return T.StructType([T.StructField(name, types[kind]) for name, kind in parts.items()])
+
+    types |= {_ddl(parts): struct(parts) for parts in _STRUCTS.values()}
+    return struct({each.name: each.type for each in table.columns})
 
 
 def columns_of(table: Table, schema: Sequence[StructField]) -> list[Column]:

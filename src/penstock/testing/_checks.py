@@ -14,7 +14,7 @@ from penstock.backends import ClaimRequest, Delivery, Failure, Retention, StoreO
 from penstock.backends.contract.overview import Intake
 from penstock.backends.contract.selection import MAX_ERROR, JobSelection
 from penstock.durations import duration
-from penstock.errors import DependencyError, InvalidArgumentError, PayloadTooLargeError, shown
+from penstock.errors import DependencyError, InvalidArgumentError, PayloadTooLargeError, invalid
 from penstock.job import Job, JobStatus, Key, Priority, distinct
 from penstock.policy import FailureCategory, RetryPolicy, Timeouts
 
@@ -41,15 +41,10 @@ _CALLABLE = re.compile(
 )
 
 
-def bad(field: str, expected: str, value: object) -> InvalidArgumentError:
-    """Return the error for a value that is not what the field takes."""
-    return InvalidArgumentError(f"{field} must be {expected}, got {shown(value)}", field=field, value=value)
-
-
 def options(given: Mapping[str, Any]) -> StoreOptions:
     unknown = set(given) - set(StoreOptions.__struct_fields__) - {"durability", "schema"}
     if unknown:
-        raise bad("options", "known", sorted(unknown))
+        raise invalid("options", "known", sorted(unknown))
     kept: dict[str, Any] = {name: given[name] for name in StoreOptions.__struct_fields__ if name in given}
     if "max_payload" in kept:
         whole("max_payload", kept["max_payload"], 1, MAX_PAYLOAD_LIMIT)
@@ -67,17 +62,19 @@ def options(given: Mapping[str, Any]) -> StoreOptions:
     elif isinstance(retention, Mapping) and retention.keys() <= {"completed", "other"}:
         kept["retention"] = Retention(**retention)
     elif not isinstance(retention, Retention | None):
-        raise bad("retention", "a duration, a mapping of completed and other, a Retention or None", retention)
+        raise invalid(
+            "retention", "a duration, a mapping of completed and other, a Retention or None", retention
+        )
     return StoreOptions(**kept)
 
 
 def text(field: str, value: object, limit: int, *, empty: bool = False) -> str:
     if not isinstance(value, str) or (not value and not empty):
-        raise bad(field, "text that is not empty", value)
+        raise invalid(field, "text that is not empty", value)
     if len(value) > limit:
-        raise bad(field, f"at most {limit} characters", value)
+        raise invalid(field, f"at most {limit} characters", value)
     if _FORBIDDEN.search(value):
-        raise bad(field, "text without NUL and lone surrogates", value)
+        raise invalid(field, "text without NUL and lone surrogates", value)
     return value
 
 
@@ -89,32 +86,32 @@ def callback(field: str, value: object) -> str | None:
     """Return a valid callback url, or None."""
     url = optional_text(field, value, MAX_CALLBACK)
     if url is not None and not _CALLABLE.fullmatch(url):
-        raise bad(field, "an http or https url", value)
+        raise invalid(field, "an http or https url", value)
     return url
 
 
 def message(field: str, value: object, *, empty: bool = True) -> str:
     """Return a message, mended and cut: a failure report must not be lost for its wording."""
     if not isinstance(value, str) or (not value and not empty):
-        raise bad(field, "text", value)
+        raise invalid(field, "text", value)
     return _FORBIDDEN.sub("\ufffd", value).encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
 
 
 def whole(field: str, value: object, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise bad(field, f"a whole number from {low} to {high}", value)
+        raise invalid(field, f"a whole number from {low} to {high}", value)
     return value
 
 
 def flag(field: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise bad(field, "True or False", value)
+        raise invalid(field, "True or False", value)
     return value
 
 
 def data(field: str, value: object, limit: int) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise bad(field, "bytes", value)
+        raise invalid(field, "bytes", value)
     size = value.nbytes if isinstance(value, memoryview) else len(value)
     if size > limit:
         raise PayloadTooLargeError(field, size, limit)
@@ -129,18 +126,18 @@ def moment(field: str, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, datetime) or value.tzinfo is None or value.utcoffset() is None:
-        raise bad(field, "an aware datetime", value)
+        raise invalid(field, "an aware datetime", value)
     try:
         year = value.astimezone(UTC).year
     except (OverflowError, ValueError):
         year = 0
     if not 1970 <= year <= 2199:
-        raise bad(field, "in the years 1970 to 2199", value)
+        raise invalid(field, "in the years 1970 to 2199", value)
 
 
 def status(field: str, value: object) -> JobStatus:
     if not isinstance(value, str) or value not in list(JobStatus):
-        raise bad(field, "a JobStatus", value)
+        raise invalid(field, "a JobStatus", value)
     return JobStatus(value)
 
 
@@ -149,7 +146,7 @@ def tags(field: str, values: object) -> tuple[str, ...]:
         return ()
     kept = distinct(field, values)
     if len(kept) > MAX_TAGS:
-        raise bad(field, f"at most {MAX_TAGS}", values)
+        raise invalid(field, f"at most {MAX_TAGS}", values)
     for tag in kept:
         text(field, tag, MAX_TAG)
     return kept
@@ -168,13 +165,13 @@ def key(value: object) -> Key | None:
         for part in made:
             text("key", part, MAX_KEY_BYTES, empty=True)
         if len(json.dumps(made, ensure_ascii=False).encode()) > MAX_KEY_BYTES:
-            raise bad("key", f"at most {MAX_KEY_BYTES} bytes", value)
+            raise invalid("key", f"at most {MAX_KEY_BYTES} bytes", value)
     return made
 
 
 def selected(value: object) -> JobSelection:
     if not isinstance(value, JobSelection):
-        raise bad("selection", "a JobSelection", value)
+        raise invalid("selection", "a JobSelection", value)
     for each in value.types:
         text("types", each, MAX_TYPE)
     tags("tags", value.tags)
@@ -186,17 +183,17 @@ def selected(value: object) -> JobSelection:
 def selection(tag_list: object, id_list: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
     chosen = tags("tags", tag_list), ids("job_ids", id_list)
     if not any(chosen):
-        raise bad("tags", "given, or job_ids", chosen)
+        raise invalid("tags", "given, or job_ids", chosen)
     return chosen
 
 
 def job(value: object, max_payload: int) -> Job:
     if not isinstance(value, Job):
-        raise bad("job", "a Job", value)
+        raise invalid("job", "a Job", value)
     text("id", value.id, MAX_ID)
     text("type", value.type, MAX_TYPE)
     if status("status", value.status) is not JobStatus.INITIAL_PENDING:
-        raise bad("status", "initial_pending", value.status)
+        raise invalid("status", "initial_pending", value.status)
     data("payload", value.payload, max_payload)
     optional_data("result", value.result, max_payload)
     optional_data("checkpoint", value.checkpoint, max_payload)
@@ -207,9 +204,9 @@ def job(value: object, max_payload: int) -> Job:
     _job_texts(value)
     _job_numbers(value)
     if value.retry is not None and not isinstance(value.retry, RetryPolicy):
-        raise bad("retry", "a RetryPolicy or None", value.retry)
+        raise invalid("retry", "a RetryPolicy or None", value.retry)
     if not isinstance(value.timeouts, Timeouts):
-        raise bad("timeouts", "Timeouts", value.timeouts)
+        raise invalid("timeouts", "Timeouts", value.timeouts)
     for field in _MOMENTS:
         moment(field, getattr(value, field))
     ids("after", value.after)
@@ -235,14 +232,14 @@ def _job_texts(value: Job) -> None:
     callback("callback_url", value.callback_url)
     optional_text("idempotency_key", value.idempotency_key, MAX_IDEMPOTENCY_KEY)
     if value.unique is not None and (value.unique != "while_unfinished" or value.idempotency_key is None):
-        raise bad("unique", "while_unfinished with an idempotency_key, or None", value.unique)
+        raise invalid("unique", "while_unfinished with an idempotency_key, or None", value.unique)
     optional_text("parent_id", value.parent_id, MAX_ID)
     optional_text("redrive_of", value.redrive_of, MAX_ID)
     optional_text("trace", value.trace, MAX_TRACE)
     optional_text("assignee_id", value.assignee_id, MAX_ASSIGNEE)
     message("error_message", value.error_message)
     if value.error_category is not None and not isinstance(value.error_category, FailureCategory):
-        raise bad("error_category", "a FailureCategory or None", value.error_category)
+        raise invalid("error_category", "a FailureCategory or None", value.error_category)
 
 
 def _job_numbers(value: Job) -> None:
@@ -253,7 +250,7 @@ def _job_numbers(value: Job) -> None:
 
 def jobs(values: object, max_payload: int) -> list[Job]:
     if isinstance(values, str | bytes | Mapping | Job) or not isinstance(values, Iterable):
-        raise bad("jobs", "an iterable of jobs", values)
+        raise invalid("jobs", "an iterable of jobs", values)
     checked = []
     for index, value in enumerate(values):
         try:
@@ -265,7 +262,7 @@ def jobs(values: object, max_payload: int) -> list[Job]:
 
 def publication(writer: object, batch: object) -> None:
     if (writer is None) != (batch is None):
-        raise bad("batch", "given with writer", batch)
+        raise invalid("batch", "given with writer", batch)
     if writer is not None:
         text("writer", writer, 512)
         whole("batch", batch, 0, 2**62)
@@ -273,13 +270,13 @@ def publication(writer: object, batch: object) -> None:
 
 def claims(requests: object) -> list[ClaimRequest]:
     if isinstance(requests, str | bytes) or not isinstance(requests, Sequence):
-        raise bad("requests", "a sequence of ClaimRequest", requests)
+        raise invalid("requests", "a sequence of ClaimRequest", requests)
     return [claim(request) for request in requests]
 
 
 def claim(request: object) -> ClaimRequest:
     if not isinstance(request, ClaimRequest):
-        raise bad("requests", "ClaimRequest", request)
+        raise invalid("requests", "ClaimRequest", request)
     text("assignee_id", request.assignee_id, MAX_ASSIGNEE)
     whole("limit", request.limit, 1, 2**31 - 1)
     optional_text("owner", request.owner, MAX_ID)
@@ -307,7 +304,7 @@ def report(job_id: object, attempt: object) -> None:
 
 def mapping(field: str, value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise bad(field, "a mapping by job id", value)
+        raise invalid(field, "a mapping by job id", value)
     for job_id in value:
         text(field, job_id, MAX_ID)
     return dict(value)
@@ -324,7 +321,7 @@ def attempts(value: object, *, field: str = "attempts") -> dict[str, int]:
 
 def failure(value: Failure) -> Failure:
     if not isinstance(value.category, str) or value.category not in list(FailureCategory):
-        raise bad("category", "a FailureCategory", value.category)
+        raise invalid("category", "a FailureCategory", value.category)
     category = FailureCategory(value.category)
     return Failure(
         message=message("error_message", value.message, empty=False),
@@ -344,17 +341,17 @@ def ttl(value: object) -> timedelta:
 
 def sequence(field: str, values: object) -> Sequence[Any]:
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
-        raise bad(field, "a sequence", values)
+        raise invalid(field, "a sequence", values)
     return values
 
 
 def intakes(field: str, values: object) -> tuple[Intake, ...]:
     given = tuple(sequence(field, values))
     if len(given) > MAX_INTAKES:
-        raise bad(field, f"at most {MAX_INTAKES}", values)
+        raise invalid(field, f"at most {MAX_INTAKES}", values)
     for each in given:
         if not isinstance(each, Intake):
-            raise bad(field, "Intake", each)
+            raise invalid(field, "Intake", each)
         tags("tags", each.tags)
         for name in () if each.types is None else distinct("types", each.types):
             text("types", name, MAX_TYPE)
@@ -368,7 +365,7 @@ def intakes(field: str, values: object) -> tuple[Intake, ...]:
 def deliveries(values: object) -> None:
     for each in sequence("deliveries", values):
         if not isinstance(each, Delivery):
-            raise bad("deliveries", "Delivery only", each)
+            raise invalid("deliveries", "Delivery only", each)
         whole("seq", each.seq, 0, 2**62)
         whole("attempts", each.attempts, 0, 2**31)
         text("event_id", each.event_id, MAX_ID)
@@ -377,7 +374,7 @@ def deliveries(values: object) -> None:
         if each.due_at is not None:
             moment("due_at", each.due_at)
         if not isinstance(each.body, bytes) or not isinstance(each.error, str):
-            raise bad("deliveries", "with a body of bytes and a text as error", each)
+            raise invalid("deliveries", "with a body of bytes and a text as error", each)
 
 
 def span(field: str, value: object) -> timedelta:

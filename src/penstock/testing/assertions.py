@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.app import App
 from penstock.app.task import Task
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import InvalidArgumentError, invalid, shown
 from penstock.job import Job, Key
 from penstock.payloads.json import decode_json
 from penstock.queue import Queue
@@ -53,11 +53,7 @@ def assert_enqueued(
     """
     __tracebackhide__ = True
     if count is not None and (type(count) is not int or count < 1):
-        raise InvalidArgumentError(
-            f"count must be a whole number of at least 1, got {shown(count)}; for none, assert_not_enqueued",
-            field="count",
-            value=count,
-        )
+        raise invalid("count", "a whole number of at least 1 (for none, use assert_not_enqueued)", count)
     where = _queue(task, queue)
     found = all_enqueued(task, arguments, queue=where, **fields)
     if not found or (count is not None and len(found) != count):
@@ -122,9 +118,7 @@ def _queue(task: Task[Any, Any] | str, queue: Queue | App | None) -> Queue:
         return queue.queue
     if queue is None and isinstance(task, Task):
         return task.app.queue
-    raise InvalidArgumentError(
-        f"queue must be a Queue or an App if the task is given by name, got {shown(queue)}", field="queue"
-    )
+    raise invalid("queue", "a Queue or an App if the task is given by name", queue)
 
 
 def _type(task: Task[Any, Any] | str) -> str:
@@ -132,9 +126,7 @@ def _type(task: Task[Any, Any] | str) -> str:
         return task.type
     if isinstance(task, str):
         return task
-    raise InvalidArgumentError(
-        f"task must be what @app.job made, or the name of a type, got {shown(task)}", field="task", value=task
-    )
+    raise invalid("task", "what @app.job made, or the name of a type", task)
 
 
 def _jobs(queue: Queue, type: str | None) -> list[Job]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import invalid
 
 __all__ = ["ManualClock"]
 
@@ -43,7 +43,5 @@ class ManualClock:
 
 def _utc(moment: datetime) -> datetime:
     if moment.tzinfo is None:
-        raise InvalidArgumentError(
-            f"a clock needs an aware datetime, got {shown(moment)}", field="moment", value=moment
-        )
+        raise invalid("moment", "an aware datetime", moment)
     return moment.astimezone(UTC)

@@ -75,6 +75,10 @@ class FoldedJob(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
 
 
+_OF_THE_FIRST_ROW = ("after", "after_any", "parent_id")
+_OF_THE_LAST_ROW = tuple(
+    name for name in FoldedJob.__struct_fields__ if name not in {"id", "updated_at", *_OF_THE_FIRST_ROW}
+)
 _SAME_NAME = tuple(
     name for name in FoldedJob.__struct_fields__ if name not in {"n", "max_attempts", "updated_at"}
 )
@@ -91,25 +95,9 @@ def fold_journal(entries: Iterable[JournalEntry]) -> dict[str, FoldedJob]:
         origin: JournalEntry | FoldedJob = row if first is None else first
         folded[row.job_id] = FoldedJob(
             id=row.job_id,
-            n=row.n,
-            type=row.type,
-            status=row.status,
-            attempt=row.attempt,
-            retry_count=row.retry_count,
-            failures=row.failures,
-            max_attempts=row.max_attempts,
-            priority=row.priority,
-            key=row.key,
-            tags=row.tags,
-            idempotency_key=row.idempotency_key,
-            assignee_id=row.assignee_id,
-            error_category=row.error_category,
-            error_code=row.error_code,
-            error_message=row.error_message,
-            after=origin.after,
-            after_any=origin.after_any,
-            parent_id=origin.parent_id,
             updated_at=row.recorded_at,
+            **{name: getattr(row, name) for name in _OF_THE_LAST_ROW},
+            **{name: getattr(origin, name) for name in _OF_THE_FIRST_ROW},
         )
     return folded
 

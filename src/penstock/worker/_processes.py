@@ -1,4 +1,4 @@
-"""Runs attempts in child processes, and answers their requests.
+"""Runs attempts in child processes.
 
 A slot's thread launches the process and then waits: for requests of the job, which it answers, and for its end. Progress
 is noted at once, on the supervisor's thread.
@@ -13,13 +13,12 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, Final
 
 from penstock.app.client import QueueClient
-from penstock.app.lending import lending, lent_by
 from penstock.app.task import Task
 from penstock.errors import InvalidArgumentError, PenstockError, ProcessControlError
 from penstock.isolation import (
@@ -44,6 +43,7 @@ from penstock.outcome import Completed, Failed, Outcome, Released
 from penstock.policy import FailureCategory
 from penstock.worker import _protocol as protocol
 from penstock.worker._lending import PipeLender, RunLender
+from penstock.worker._requests import Requests
 from penstock.worker.origin import WAY_OUT, Origin
 from penstock.worker.run import Reason, Run
 from penstock.worker.slots import timed_out
@@ -98,7 +98,8 @@ class ProcessRunner:
             spares=min(slots, os.cpu_count() or 1),
             on_hazards=_warn,
         )
-        self._client = client
+        self._requests = Requests(client)
+        self._max_payload = client.queue.backend.options.max_payload
         self._grace = Grace(notice=stop_grace / 2, term=stop_grace / 2)
         self._slots = slots
         self._on_output = on_output
@@ -144,9 +145,7 @@ class ProcessRunner:
         if isinstance(run.lender, RunLender):
             run.lender = PipeLender(run.lender)
         limits = limits_of(run.task, run.seconds)
-        payload = protocol.encode_order(
-            run.job, run.seconds, self._client.queue.backend.options.max_payload, logging.root.level
-        )
+        payload = protocol.encode_order(run.job, run.seconds, self._max_payload, logging.root.level)
         try:
             process = self._supervisor.launch(payload, conversation, limits=limits, grace=self._grace)
         except ProcessControlError as error:
@@ -221,76 +220,13 @@ class ProcessRunner:
     def _reply(self, run: Run, request: Request, process: JobProcess) -> None:
         """Answer a request of a job."""
         try:
-            reply = protocol.Reply(self._answer(run, request.verb, request.body))
+            reply = protocol.Reply(self._requests.answer(run, request.verb, request.body))
         except (PenstockError, TimeoutError) as error:
             reply = protocol.reply_of(error)
         except Exception as error:  # the job asked for something impossible; its process must get the error
             logger.exception("a request of job %s failed", run.job.id)
             reply = protocol.reply_of(error)
         process.send(Answer(request.number, protocol.encode(reply)))
-
-    def _answer(self, run: Run, verb: str, body: bytes) -> bytes:
-        client = self._client
-        match verb:
-            case "submit":
-                submission = protocol.decode_submission(body)
-                return protocol.encode(client.submit(submission.jobs, submission.delay))
-            case "spawn":
-                submission = protocol.decode_submission(body)
-                return protocol.encode([run.spawn(job, submission.delay) for job in submission.jobs])
-            case "checkpoint":
-                run.save_checkpoint(body)
-                return b""
-            case "get_job":
-                return protocol.encode_job(client.get_job(body.decode()))
-            case "get_output":
-                return client.queue.get_output(body.decode()).encode()
-            case "cancel":
-                return b"1" if client.cancel(body.decode()) else b""
-            case "explain":
-                return client.explain(body.decode()).encode()
-            case "wait":
-                return self._wait(run, protocol.decode_wait(body))
-            case "wait_any":
-                return self._wait_any(run, protocol.decode_wait_any(body))
-            case "wait_over":
-                self._end_waits(run, protocol.decode_ids(body))
-                return b""
-            case "get_jobs":
-                return protocol.encode_jobs(client.get_jobs(protocol.decode_ids(body)).values())
-        raise InvalidArgumentError(f"a job cannot ask for {verb!r}", field="verb", value=verb)
-
-    def _wait(self, run: Run, wait: protocol.WaitFor) -> bytes:
-        """Wait a while for a job; the process asks again, unless its time is over."""
-        is_over = wait.seconds < protocol.WAIT_SECONDS
-        try:
-            with lent_by(run.lender):
-                ended = self._client.wait(
-                    wait.job_id, min(wait.seconds, protocol.WAIT_SECONDS), explains=False
-                )
-            is_over = True
-            return protocol.encode_job(ended)
-        except TimeoutError:
-            return b""
-        finally:
-            if is_over and isinstance(run.lender, PipeLender):
-                run.lender.settle(wait.job_id)
-
-    def _wait_any(self, run: Run, wait: protocol.WaitForAny) -> bytes:
-        """Wait a while for the first of several jobs; the process asks again for those that are left."""
-        woken = threading.Event()
-        with self._client.watch(wait.job_ids, woken.set) as watch:
-            if not woken.is_set():
-                with lent_by(run.lender), lending(wait.job_ids[0]):
-                    woken.wait(min(wait.seconds, protocol.WAIT_SECONDS))
-            ended = watch.take()
-        self._end_waits(run, ended)
-        return protocol.encode(ended)
-
-    def _end_waits(self, run: Run, job_ids: Sequence[str]) -> None:
-        if isinstance(run.lender, PipeLender):
-            for job_id in job_ids:
-                run.lender.settle(job_id)
 
 
 class _Conversation:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from penstock.app import App
 from penstock.app.task import ISOLATIONS, Isolation, Task
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import InvalidArgumentError, invalid, shown
 from penstock.job import distinct
 
 __all__ = ["MAX_SLOTS", "checked_tasks", "checked_whole"]
@@ -22,11 +22,7 @@ def checked_whole(field: str, value: object, least: int, most: int) -> int:
         InvalidArgumentError: it is none, or outside.
     """
     if type(value) is not int or not least <= value <= most:
-        raise InvalidArgumentError(
-            f"{field} must be a whole number from {least} to {most}, got {shown(value)}",
-            field=field,
-            value=value,
-        )
+        raise invalid(field, f"a whole number from {least} to {most}", value)
     return value
 
 
@@ -37,11 +33,7 @@ def checked_tasks(app: App, types: Sequence[str] | None, isolation: Isolation) -
         InvalidArgumentError: there are none, or one cannot run with this isolation.
     """
     if not isinstance(isolation, str) or isolation not in ISOLATIONS:
-        raise InvalidArgumentError(
-            f"isolation must be one of {', '.join(ISOLATIONS)}, got {shown(isolation)}",
-            field="isolation",
-            value=isolation,
-        )
+        raise invalid("isolation", f"one of {', '.join(ISOLATIONS)}", isolation)
     selected = _selected(app, types)
     for task in selected.values():
         refused = [name for name in task.limits if name != "output"]

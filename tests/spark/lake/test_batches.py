@@ -42,7 +42,7 @@ def pairs(table):
 
 
 @pytest.mark.parametrize("rows_at_once", [7, 100_000])
-def test_a_look_into_the_files_tells_what_the_journals_hold(monkeypatch, journals, files, rows_at_once):
+def test_a_batch_of_files_has_the_figures_of_the_journals(monkeypatch, journals, files, rows_at_once):
     monkeypatch.setattr(_batch, "_ROWS_AT_ONCE", rows_at_once)
     found = _batch.read_batch(files)
     rows = [(source, entry) for source, entries in journals.items() for entry in entries]
@@ -97,7 +97,7 @@ def wide():
 
 @pytest.mark.deep
 @pytest.mark.parametrize("limit", ["FEW_LINKS", "MAX_STEPS"])
-def test_trees_are_the_same_whoever_walks_them(spark, monkeypatch, journals, limit):
+def test_trees_are_the_same_by_either_way_of_walking(spark, monkeypatch, journals, limit):
     module = importlib.import_module(
         "penstock.spark.transforms.flows"
     )  # the package has a function of that name

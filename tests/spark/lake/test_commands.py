@@ -151,7 +151,7 @@ def test_what_is_wrong_is_said_before_spark_starts(arguments, message, tmp_path,
     assert message in str(done.exception)
 
 
-def test_archive_tells_what_it_removed_and_for_whom_it_kept_the_rest(sqlite_url):
+def test_archive_reports_what_it_removed_and_which_consumer_needs_the_rest(sqlite_url):
     with penstock.connect(sqlite_url) as queue:
         queue.cancel_jobs(job_ids=[queue.submit("t").id])
         queue.submit("t")

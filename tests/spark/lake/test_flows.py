@@ -138,5 +138,5 @@ def test_every_last_job_names_a_tree(found):
     }
 
 
-def test_a_job_that_waits_for_nobody_is_no_tree(found):
+def test_a_job_without_dependencies_is_no_tree(found):
     assert "alone" not in found

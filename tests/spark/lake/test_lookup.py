@@ -41,7 +41,7 @@ def names(table):
 
 def test_the_files_of_an_id_are_found_whatever_its_source(files):
     assert files_with(files, ids(("one", "job-3"))) == [files[0], files[2]]
-    assert files_with(files, ids(("one", "job-25"), ("one", "nobody"))) == [files[1]]
+    assert files_with(files, ids(("one", "job-25"), ("one", "missing"))) == [files[1]]
     assert files_with(files, distinct([])) == []
 
 

@@ -116,7 +116,7 @@ def test_the_steps_reach_the_end(folder, monkeypatch):
     assert 20 < len(steps) < 40
 
 
-def test_what_nobody_committed_is_deleted(folder):
+def test_uncommitted_files_are_deleted(folder):
     commit(folder, FIRST)
     (folder.path / "events" / "day=1" / "stray.parquet").write_text("torn")
     staged(folder, 2, "events/day=3/c", "c")
@@ -176,7 +176,7 @@ with LakeFolder(sys.argv[1]).locked():
 """
 
 
-def test_two_pipelines_on_one_lake_take_turns(folder):
+def test_two_pipelines_on_one_lake_exclude_each_other(folder):
     command = [sys.executable, "-c", HOLD, str(folder.path)]
     other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:

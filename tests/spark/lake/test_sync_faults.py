@@ -178,11 +178,11 @@ def test_who_reads_while_a_batch_replaces_the_files_reads_again(spark, synced, m
     store.stir(12, 60)
     sync(spark, store.url, lake)
     after = LakeFolder(lake).current()
-    told = [before, after, after]
+    manifests = [before, after, after]
     with monkeypatch.context() as patch:
-        patch.setattr(LakeFolder, "current", lambda _: told.pop(0))
+        patch.setattr(LakeFolder, "current", lambda _: manifests.pop(0))
         found, tables = snapshot(spark, lake, TABLES)
-    assert (found.number, told) == (after.number, [])
+    assert (found.number, manifests) == (after.number, [])
     assert tables["events"].count() == len(store.entries())
 
 
@@ -237,19 +237,22 @@ def test_bad_options_are_refused(spark, synced):
 
 
 @pytest.mark.deep
-def test_tables_of_an_older_version_are_made_again_and_the_sink_is_told(spark, synced):
+def test_tables_of_an_older_version_are_rebuilt_and_passed_to_the_sink(spark, synced):
     store, lake = synced
     path = max((lake / "_penstock" / "manifests").iterdir())
     path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | {"version": 0}))
     jobs = next((lake / "jobs").iterdir())
     jobs.write_bytes(b"what an older version wrote")
-    told = {}
+    passed = {}
     sync(
-        spark, store.url, lake, sink=lambda table, rows, number: told.update({table: (rows.count(), number)})
+        spark,
+        store.url,
+        lake,
+        sink=lambda table, rows, number: passed.update({table: (rows.count(), number)}),
     )
     assert_lake_is(spark, lake, [store])
-    assert told["jobs"][0] == read_table(spark, lake, "jobs").count()
-    assert {number for _, number in told.values()} == {int(path.stem) + 1}
+    assert passed["jobs"][0] == read_table(spark, lake, "jobs").count()
+    assert {number for _, number in passed.values()} == {int(path.stem) + 1}
 
 
 def test_an_empty_store_makes_tables_without_rows(spark, tmp_path):

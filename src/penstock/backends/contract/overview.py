@@ -113,7 +113,7 @@ class OwnerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs there are of each kind that people tell apart; together they are all jobs, each once.
+    """How many jobs there are of each kind that people distinguish; together they are all jobs, each once.
 
     `penstock.backends.contract.selection.STATUS_GROUPS` says which statuses each of them has.
 
@@ -188,7 +188,7 @@ class TypeView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> JobCounts:
-        """The jobs stored, as `stats` and `top` tell them apart."""
+        """The jobs stored, as `stats` and `top` show them."""
         return JobCounts.of(self.jobs, handed_back=self.handed_back)
 
     @property
@@ -232,7 +232,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> JobCounts:
-        """All jobs, as `stats` and `top` tell them apart."""
+        """All jobs, as `stats` and `top` show them."""
         return JobCounts.of(self.jobs, handed_back=sum(each.handed_back for each in self.types))
 
     @property

@@ -33,7 +33,7 @@ class Reading(ABC):
 
     @abstractmethod
     def count_jobs(self, tags: Sequence[str] = ()) -> JobCounts:
-        """Count the jobs that have all `tags`, by the groups that people tell apart; all jobs if there are none.
+        """Count the jobs that have all `tags`, by the groups that people distinguish; all jobs if there are none.
 
         The cost does not grow with the jobs stored, for no tag or one.
         """

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from penstock.backends.drivers import SCHEMES
 from penstock.durations import Duration, duration
-from penstock.errors import InvalidArgumentError, shown
+from penstock.errors import invalid
 from penstock.job import JournalArchive
 from penstock.spark._planning import Survey
 from penstock.spark._session import register
@@ -109,17 +109,9 @@ def run_audit(
     window = duration(idempotency_window, "idempotency_window")
     slack = duration(clock_slack, "clock_slack")
     if not isinstance(url_or_lake, str | os.PathLike):
-        raise InvalidArgumentError(
-            f"an audit needs the url of a store or the folder of a lake, got {shown(url_or_lake)}",
-            field="url_or_lake",
-            value=url_or_lake,
-        )
+        raise invalid("url_or_lake", "the url of a store or the folder of a lake", url_or_lake)
     if drained_at is not None and drained_at.utcoffset() is None:
-        raise InvalidArgumentError(
-            f"drained_at must have a time zone, got {shown(drained_at)}",
-            field="drained_at",
-            value=drained_at,
-        )
+        raise invalid("drained_at", "a time with its zone", drained_at)
     target = os.fspath(url_or_lake)
     if target.startswith(_PREFIXES) or (isinstance(url_or_lake, str) and "://" in target):
         subject = _of_store(spark, store_at(target))

@@ -143,9 +143,7 @@ class FrameRunner:
         with _task_errors():  # the transform may run Spark jobs itself
             frame = self._transform(jobs)
         if not isinstance(frame, DataFrame):
-            raise InvalidArgumentError(
-                f"transform must return a DataFrame, got {shown(frame)}", field="transform"
-            )
+            raise invalid("transform", "a function that returns a DataFrame", frame)
         missing = {"id", "attempt"}.difference(frame.columns)
         if missing:
             raise InvalidArgumentError(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import BackendError, InvalidArgumentError, shown
+from penstock.errors import BackendError, check_known
 from penstock.spark.lake._work import Work
 from penstock.spark.lake.manifest import LakeFolder, Manifest
 from penstock.spark.tables import LAKE_TABLES
@@ -33,10 +33,7 @@ def read_table(spark: SparkSession, lake: str | os.PathLike[str], name: str) -> 
         InvalidArgumentError: there is no such lake or table.
         BackendError: the lake was written by a newer version, or a file of the table is gone or damaged.
     """
-    if name not in LAKE_TABLES:
-        raise InvalidArgumentError(
-            f"a lake has no table {shown(name)}; there are {', '.join(LAKE_TABLES)}", field="name", value=name
-        )
+    check_known("table of a lake", [name], LAKE_TABLES, field="name")
     return snapshot(spark, lake, [name]).tables[name]
 
 

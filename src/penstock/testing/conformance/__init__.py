@@ -40,6 +40,7 @@ from penstock.testing.conformance.dependencies import (
     Propagation,
     RollingChains,
 )
+from penstock.testing.conformance.fencing import Fencing, Plurals
 from penstock.testing.conformance.holders import Leases, LostWorkers, Owners, UnresponsiveClaims
 from penstock.testing.conformance.idempotency import Idempotency
 from penstock.testing.conformance.journal import Journal, JournalReading
@@ -79,9 +80,7 @@ from penstock.testing.conformance.reading import Idleness, Keyed, Listing, Readi
 from penstock.testing.conformance.reporting import (
     Completing,
     Failing,
-    Fencing,
     LateFailures,
-    Plurals,
     Releasing,
     StatusUpdates,
     Stopping,

@@ -24,7 +24,7 @@ from penstock.testing.conformance._support import (
     refused,
     unchanged,
 )
-from penstock.testing.conformance.reporting import CANCEL_REPORTS, REPORTS
+from penstock.testing.conformance.fencing import CANCEL_REPORTS, REPORTS
 
 _LIMITS = {
     "id": 512,

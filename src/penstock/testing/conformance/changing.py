@@ -315,7 +315,7 @@ class Redriving(Suite):
             "timeouts": time_limits(execution=9),
             "correlation_id": "c",
             "callback_url": "https://x.example",
-            "parent_id": "somebody",
+            "parent_id": "another",
             "held": True,
         }
         dead = drive(

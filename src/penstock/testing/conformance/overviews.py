@@ -244,7 +244,7 @@ class Intakes(Suite):
 
     def test_an_owner_that_is_not_known_tells_nothing(self, backend: Backend) -> None:
         """Issue 7."""
-        assert backend.owners.beat("nobody", intakes=[Intake(slots=1)]) is False
+        assert backend.owners.beat("missing", intakes=[Intake(slots=1)]) is False
         assert backend.reading.overview().owners == ()
 
     def test_another_object_on_the_store_sees_the_same(

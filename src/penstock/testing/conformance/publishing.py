@@ -93,7 +93,7 @@ class Publishing(Suite):
         [
             (jobs("a", "b", "a"), JobExistsError),
             ([*jobs("a", idempotency_key="k"), *jobs("b", idempotency_key="k")], JobExistsError),
-            ([*jobs("a"), *jobs("b", after=["nobody"])], DependencyError),
+            ([*jobs("a"), *jobs("b", after=["missing"])], DependencyError),
             ([*jobs("a"), *jobs("b", payload=b"x" * 1_048_577)], PayloadTooLargeError),
             ([*jobs("a"), *jobs("b", tags=[""])], InvalidArgumentError),
             ([*jobs("a"), *jobs("b", after=["c"]), *jobs("c", after=["b"])], DependencyError),

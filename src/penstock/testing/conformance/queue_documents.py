@@ -244,7 +244,7 @@ class DocumentSizes(QueueSuite):
         assert documents.size(*HERE) == 4
         documents.dequeue(*HERE)
         documents.complete(job.id)
-        assert (documents.size(*HERE), documents.size("nobody", "s", "b")) == (3, 0)
+        assert (documents.size(*HERE), documents.size("missing", "s", "b")) == (3, 0)
 
     def test_sizes_go_beyond_a_page(self, documents: DocumentQueue, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("penstock.documents.queue._PAGE", 10)

@@ -198,7 +198,7 @@ class Keyed(Suite):
             (Key("other", "k"), None, ["after", "held"]),
             (None, "mail", ["turn", "after"]),
             (None, None, ["turn", "later", "after", "held"]),
-            ("nobody", None, []),
+            ("missing", None, []),
         ):
             assert backend.reading.count_keyed(key, type=type_) == len(found)
             assert sorted(backend.reading.list_keyed(key, type=type_, upto=upto)) == sorted(found)

@@ -12,7 +12,7 @@ import msgspec
 from penstock.backends import UNSET, Backend, ClaimRequest, Failure, UnsetType
 from penstock.clock import Clock
 from penstock.durations import Duration
-from penstock.errors import DependencyError, JobNotFoundError, QueueBlockedError
+from penstock.errors import DependencyError, JobNotFoundError, QueueBlockedError, invalid
 from penstock.job import IN_FLIGHT, Job, JobStats, JobStatus, JournalEntry, Key, Maintenance, Priority
 from penstock.lifecycle import Verb, allows, refusal
 from penstock.policy import FailureCategory
@@ -104,7 +104,7 @@ class ModelBackend(Backend):
         given = check.jobs(jobs, self._state.options.max_payload)
         for job in given:
             if job.parent_id not in (None, parent_id):
-                raise check.bad("parent_id", f"{parent_id} or None", job.parent_id)
+                raise invalid("parent_id", f"{parent_id} or None", job.parent_id)
         children = [msgspec.structs.replace(job, parent_id=parent_id) for job in given]
         with self._state.transaction() as now:
             parent = self._state.row(parent_id)

@@ -7,6 +7,7 @@ import msgspec
 
 from penstock.backends import Journal
 from penstock.durations import Duration
+from penstock.errors import invalid
 from penstock.job import JournalArchive, JournalConsumer, JournalEntry
 from penstock.lifecycle import Verb
 from penstock.testing import _checks as check
@@ -128,13 +129,13 @@ class ModelJournal(Journal):
 
 def consumer(state: ModelState, name: str) -> JournalConsumer:
     if name not in state.consumers:
-        raise check.bad("name", "that of a registered consumer", name)
+        raise invalid("name", "that of a registered consumer", name)
     return state.consumers[name]
 
 
 def check_reached(state: ModelState, seq: int) -> None:
     if seq > state.last_seq():
-        raise check.bad("seq", f"at most {state.last_seq()}, the newest row of the journal", seq)
+        raise invalid("seq", f"at most {state.last_seq()}, the newest row of the journal", seq)
 
 
 def _is_held(consumer: JournalConsumer, now: datetime) -> bool:

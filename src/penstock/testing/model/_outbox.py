@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from penstock.backends import CALLBACKS, Backend, Delivery, Outbox, Schedule
+from penstock.errors import invalid
 from penstock.job import Job
 from penstock.testing import _checks as check
 from penstock.testing.model._journal import check_reached, consumer
@@ -89,7 +90,7 @@ class ModelOutbox(Outbox):
     ) -> bool:
         check.text("name", name, check.MAX_NAME)
         if tick is None:
-            raise check.bad("tick", "an aware datetime", tick)
+            raise invalid("tick", "an aware datetime", tick)
         check.moment("tick", tick)
         if after is not None:
             check.moment("after", after)

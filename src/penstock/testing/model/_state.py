@@ -15,12 +15,19 @@ import msgspec
 from penstock.backends import Change, Delivery, Schedule
 from penstock.backends.contract.overview import Intake
 from penstock.clock import Clock, SystemClock
-from penstock.errors import JobNotFoundError, QueueClosedError
+from penstock.errors import JobNotFoundError, QueueClosedError, invalid
 from penstock.job import IN_FLIGHT, Job, JobStatus, JournalArchive, JournalConsumer, JournalEntry, state_of
 from penstock.lifecycle import Verb
 from penstock.scope import checkpoint
 from penstock.testing import _checks as check
 from penstock.testing.model._rows import Row, S, change_of, check_fence, fate_error, not_possible, shared_fate
+
+#: Fields of journal rows that are those of the job; the others depend on the change.
+_COPIED = tuple(
+    name
+    for name in JournalEntry.__struct_fields__
+    if name in Job.__struct_fields__ and name not in {"after", "after_any", "parent_id", "started_at"}
+)
 
 
 class ModelState:
@@ -63,7 +70,7 @@ class ModelState:
         """Run a verb: all of its changes stay, or none."""
         self.check_usable()
         if threading.get_ident() in self.iterating:
-            raise check.bad("jobs", "without effects of their own on the store", None)
+            raise invalid("jobs", "without effects of their own on the store", None)
         with self.lock:
             self.check_usable()
             saved = dict(self.rows), len(self.journal), dict(self.owners), self.is_blocked, self.inserted
@@ -157,24 +164,11 @@ class ModelState:
                 recorded_at=now,
                 job_id=job.id,
                 n=row.n,
-                type=job.type,
                 verb=verb,
                 from_status=source,
-                status=job.status,
-                attempt=job.attempt,
-                retry_count=job.retry_count,
-                failures=job.failures,
                 max_attempts=None if job.retry is None else job.retry.max_attempts,
-                priority=job.priority,
-                key=job.key,
-                tags=job.tags,
-                idempotency_key=job.idempotency_key,
-                assignee_id=job.assignee_id,
                 due_at=row.due_at,
-                error_category=job.error_category,
-                error_code=job.error_code,
-                error_message=job.error_message,
-                progress=job.progress,
+                **{name: getattr(job, name) for name in _COPIED},
                 after=job.after if is_first else (),
                 after_any=job.after_any if is_first else (),
                 parent_id=job.parent_id if is_first else None,
