@@ -20,7 +20,7 @@ from penstock.backends.engine.selecting import Wanted, select_page
 from penstock.backends.engine.store import Blobs, Consumer, Counted, DeliveryRow, State, plain_change
 from penstock.backends.postgres import consumers, faults, outbox, owners, plain_jobs, reading, runtime
 from penstock.backends.postgres.connection import BoundedConnection, Patience
-from penstock.backends.postgres.group_commit import GroupCommit
+from penstock.backends.postgres.group_commit import PlainGroups
 from penstock.backends.postgres.health import examine_server
 from penstock.backends.postgres.joined import Connections, JoinedStore, identity
 from penstock.backends.postgres.journal import LAST_POSSIBLE, job_stats
@@ -32,7 +32,6 @@ from penstock.backends.postgres.statements import NOW
 from penstock.clock import Clock, to_micros
 from penstock.errors import BackendError, OperationCancelledError, QueueClosedError
 from penstock.job import Job, JobStats, JournalArchive, JournalEntry
-from penstock.scope import checkpoint
 
 __all__ = ["PostgresStore"]
 
@@ -66,7 +65,7 @@ class PostgresStore(Runner):
             pgbouncer=pgbouncer,
             listen=listen,
         )
-        self.group_commit = GroupCommit(self._store_plain)
+        self.plain_groups = PlainGroups(self._store_plain, timeout)
         self._seen_snapshot = ""
         self._joinable = Connections(lambda: self.run(lambda own: identity(own, self.shared)))
         _stores.add(self)
@@ -89,8 +88,8 @@ class PostgresStore(Runner):
             return super().enqueue_plain(job)
         if self._pool.is_closed:
             raise QueueClosedError
-        checkpoint()
-        return self.group_commit.add(job)
+        stored_at: int | None = self.plain_groups.run(job)
+        return stored_at
 
     def _store_plain(self, jobs: Sequence[Job]) -> list[BaseException | int | None]:
         """Store plain jobs by one statement; return for each why it was refused, or when it was stored, if that is known.
@@ -398,7 +397,7 @@ def _after_fork() -> None:
         store._on_commit = None  # noqa: SLF001 - the parent's listeners stay with it
         store.before_commit = store.is_wanted = None
         store.commit_order.reset()
-        store.group_commit.reset()
+        store.plain_groups.reset()
         store.notifications.reset()
         store.outage.reset()
         store.shared.own_owners = set()
