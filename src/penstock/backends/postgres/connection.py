@@ -82,7 +82,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
         if psycopg.capabilities.has_cancel_safe():
             self.cancel_safe(timeout=timeout)
             return
-        # An older libpq waits for the server, be it frozen.
+        # An older libpq waits for the server, be it frozen. Not a service: one call, which cannot be interrupted.
         request = threading.Thread(target=self.pgconn.get_cancel().cancel, daemon=True)
         request.start()
         request.join(timeout)
@@ -133,7 +133,8 @@ class Pool:
         self._lent = 0
         self._generation = 0
         self._closed = getattr(self, "_closed", False)
-        self._changed = threading.Condition(threading.Lock())
+        # Reentrant: a scope may be cancelled by the very thread that holds it.
+        self._changed = threading.Condition(threading.RLock())
 
     def after_fork(self) -> None:
         """Forget the parent's connections without touching them: closing one would end the parent's session."""
@@ -220,16 +221,6 @@ class Pool:
                 unsubscribe()
 
     def _wake(self) -> None:
-        # Called by the thread that cancels a scope, perhaps while this very thread holds the lock (already cancelled).
-        if self._changed.acquire(blocking=False):
-            try:
-                self._changed.notify_all()
-            finally:
-                self._changed.release()
-        else:
-            threading.Thread(target=self._wake_later, daemon=True).start()
-
-    def _wake_later(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
@@ -270,12 +261,15 @@ class Pool:
 
 
 class Dialing(threading.Thread):
-    """One attempt to connect, on a thread: finding the address of a name, and trying several, cannot be bounded."""
+    """One attempt to connect, on a thread: finding the address of a name, and trying several, cannot be bounded.
+
+    Not a service: it ends with the attempt, and one that takes too long is left behind.
+    """
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(name="penstock-connect", daemon=True)
         self._options = options
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition(threading.RLock())  # reentrant, as that of the pool
         self._is_abandoned = False
         self._connection: BoundedConnection | None = None
         self._error: BaseException | None = None
@@ -320,10 +314,6 @@ class Dialing(threading.Thread):
         return self._connection is not None or self._error is not None
 
     def _wake(self) -> None:
-        # Called by the thread that cancels a scope, perhaps while this very thread holds the lock (already cancelled).
-        threading.Thread(target=self._wake_later, daemon=True).start()
-
-    def _wake_later(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
