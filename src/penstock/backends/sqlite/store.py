@@ -126,8 +126,11 @@ class SqliteStore(Store):
 
     def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
         while True:
+            writer = self._writer
+            if writer is None or self._closed or self._forgotten:
+                writer = self._current_writer()
             try:
-                result: T = self._current_writer().run(work, alone=alone)
+                result: T = writer.run(work, alone=alone)
             except RetiredError:  # closed, or a fork came between
                 with self._gate:
                     self._changed.wait_for(lambda: not self._writer_rests)

@@ -228,28 +228,24 @@ class Writer(GroupCommit[Work]):
         return news, tally
 
     def _begin(self, deadline: float, scope: CancelScope | None) -> None:
+        """Wait for this process's turn, then for SQLite's own lock: only that keeps other writers out."""
         if scope is not None and (remaining := scope.remaining()) is not None:
             deadline = min(deadline, time.monotonic() + remaining)
         if self._write_lock is not None:
             self._write_lock.acquire(deadline, scope)
         if scope is not None:
             scope.check()
-        self._lock(deadline, scope)
-        if self._files is not None:
-            self._files.check()
-
-    def _lock(self, deadline: float, scope: CancelScope | None) -> None:
-        """Begin the transaction: only this keeps other writers out."""
         while True:
             try:
                 self._cursor.execute("BEGIN IMMEDIATE")
+                break
             except apsw.BusyError:
                 if scope is not None:
                     scope.check()
                 if time.monotonic() >= deadline:
                     raise
-            else:
-                return
+        if self._files is not None:
+            self._files.check()
 
     def _end(self) -> None:
         """Roll back what was not committed, and release the write lock."""
