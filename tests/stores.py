@@ -334,7 +334,8 @@ def postgres_store(postgres_databases: Databases) -> Iterator[str]:
 @cache
 def warm_pool() -> type:
     """Return a pool whose connections outlive it: a new one plans every statement anew, longer than most tests take."""
-    from penstock.backends.postgres.connection import BoundedConnection, Patience, Pool
+    from penstock.backends.postgres.connection import BoundedConnection, Pool
+    from penstock.backends.postgres.retries import Patience
 
     class WarmPool(Pool):
         """Takes the connections that another pool on the same schema with the same settings has left."""

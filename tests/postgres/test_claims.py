@@ -12,9 +12,10 @@ import penstock
 from penstock.backends.engine.rows import encode_strings
 from penstock.backends.engine.store import Claim, DuplicateIdError, Reach
 from penstock.backends.postgres import prepared, reading
-from penstock.backends.postgres.connection import PLANNER, Patience
+from penstock.backends.postgres.connection import PLANNER
 from penstock.backends.postgres.floors import Look, lanes
 from penstock.backends.postgres.overview import read_overview
+from penstock.backends.postgres.retries import Patience
 from penstock.job import Job, Priority
 from penstock.testing import ManualClock
 

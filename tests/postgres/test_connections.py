@@ -8,7 +8,7 @@ import pytest
 from tests.waiting import until
 
 import penstock
-from penstock.backends.postgres.group_commit import GroupCommit
+from penstock.backends.postgres.group_commit import PlainGroups
 from penstock.errors import InvalidArgumentError, JobExistsError, OperationCancelledError, QueueBlockedError
 from penstock.job import Job, JobStatus
 
@@ -232,14 +232,14 @@ class TestGathering:
             assert go.wait(10)
             return gatherer_store(jobs)
 
-        return GroupCommit(store), started, go, batches
+        return PlainGroups(store, 30.0), started, go, batches
 
     def test_who_comes_while_one_stores_goes_together_next(self, call):
         group_commit, started, go, batches = self.held(lambda jobs: [None] * len(jobs))
-        calls = [call(group_commit.add, Job(id="0", type="t"))]
+        calls = [call(group_commit.run, Job(id="0", type="t"))]
         assert started.wait(5)
-        calls += [call(group_commit.add, Job(id=str(number), type="t")) for number in range(1, 6)]
-        until(lambda: len(group_commit._followers) == 5)
+        calls += [call(group_commit.run, Job(id=str(number), type="t")) for number in range(1, 6)]
+        until(lambda: len(group_commit._waiting) == 5)
         go.set()
         for each in calls:
             each.result(5)
@@ -250,18 +250,18 @@ class TestGathering:
     def test_a_scope_withdraws_who_still_waits(self, call):
         """Q54, C62b: by time and by hand; the others are not disturbed."""
         group_commit, started, go, batches = self.held(lambda jobs: [None] * len(jobs))
-        first = call(group_commit.add, Job(id="first", type="t"))
+        first = call(group_commit.run, Job(id="first", type="t"))
         assert started.wait(5)
         scope = penstock.cancel_scope()
 
         def add(name, within):
             with within:
-                group_commit.add(Job(id=name, type="t"))
+                group_commit.run(Job(id=name, type="t"))
 
         by_time = call(add, "by time", penstock.cancel_scope(timeout=0.1))
         by_hand = call(add, "by hand", scope)
         stays = call(add, "stays", penstock.cancel_scope(timeout=30))
-        until(lambda: len(group_commit._followers) >= 2)
+        until(lambda: len(group_commit._waiting) >= 2)
         scope.cancel()
         for each in (by_time, by_hand):
             with pytest.raises(OperationCancelledError):
@@ -276,14 +276,14 @@ class TestGathering:
             raise penstock.BackendError("gone", retryable=True)
 
         group_commit, started, go, _ = self.held(fail)
-        calls = [call(group_commit.add, Job(id=str(number), type="t")) for number in range(4)]
+        calls = [call(group_commit.run, Job(id=str(number), type="t")) for number in range(4)]
         assert started.wait(5)
         go.set()
         for each in calls:
             with pytest.raises(penstock.BackendError) as caught:
                 each.result(5)
             assert caught.value.retryable
-        assert not group_commit._has_leader
+        assert group_commit._leader is None
 
 
 def test_no_session_stays_in_a_transaction(backend, admin, postgres_url):

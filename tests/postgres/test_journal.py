@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import until
 
 from penstock import cancel_scope
-from penstock.backends.postgres.connection import Patience
+from penstock.backends.postgres.retries import Patience
 from penstock.errors import BackendError, QueueFullError
 from penstock.job import Job
 from penstock.testing import check_fold, check_invariants

@@ -1,5 +1,6 @@
 """Calls that are tried again after the connection was lost: which rows were stored by this very call?"""
 
+import psycopg
 import pytest
 from tests.postgres.proxy import CLIENT, SERVER, sweep
 from tests.tiers import some
@@ -118,3 +119,17 @@ def test_an_error_that_is_certain_says_so(open_store, through, proxy):
         backend.enqueue_job(Job(id="a", type="t"))
     assert caught.value.retryable
     assert not caught.value.outcome_unknown
+
+
+def test_an_error_of_a_listener_does_not_repeat_what_was_committed(open_store):
+    """Also if it looks like a lost connection: it is not the store's."""
+    backend = open_store()
+
+    def listener(_changes):
+        raise psycopg.OperationalError("the listener's own connection is lost")
+
+    backend._store.on_commit = listener
+    with pytest.raises(psycopg.OperationalError):
+        backend.enqueue_job(Job(id="a", type="t", key="k"))
+    backend._store.on_commit = None
+    assert [entry.job_id for entry in backend.read_journal()] == ["a"]

@@ -4,7 +4,7 @@ import pytest
 from tests.sqlite.support import jobs, open_store
 
 from penstock import Job, JobStatus, ReportErrors, StaleAttemptError
-from penstock.backends.sqlite import group_commit as writers
+from penstock.backends.sqlite import writer as writers
 from penstock.backends.sqlite import writer_cache
 from penstock.testing import ManualClock, check_store
 

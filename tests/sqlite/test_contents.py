@@ -12,7 +12,7 @@ from tests.tiers import some
 import penstock
 from penstock.backends import Failure, Retention
 from penstock.backends.sqlite import counters as counting
-from penstock.backends.sqlite import group_commit as writers
+from penstock.backends.sqlite import writer as writers
 from penstock.errors import PenstockError, ReportErrors
 from penstock.job import Job, JobStatus, Key
 from penstock.policy import FailureCategory, RetryPolicy, Timeouts

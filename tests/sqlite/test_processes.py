@@ -12,7 +12,7 @@ from tests.sqlite.support import Thread, all_jobs, assert_sound, jobs, journal, 
 from tests.waiting import freeze, until
 
 from penstock.backends.sqlite import files, write_lock
-from penstock.backends.sqlite import group_commit as writers
+from penstock.backends.sqlite import writer as writers
 from penstock.errors import BackendError, OperationCancelledError
 from penstock.job import Job, JobStatus
 from penstock.scope import cancel_scope

@@ -148,6 +148,7 @@ class Slot:
         #: Whether its attempt was reported as overdue, but its thread has not returned.
         self.is_stuck = False
         self._own = ThreadRunner(on_output)
+        # Not a service: it ends by what it finds in the backlog, and one that is stuck in a handler is left behind.
         self.thread = threading.Thread(target=self._work, name=f"penstock-slot-{number}", daemon=True)
 
     @property

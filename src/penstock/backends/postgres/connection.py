@@ -7,10 +7,8 @@ and takes about a tenth of the time of a single enqueue.
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import os
-import random
 import threading
 import time
 import weakref
@@ -22,11 +20,13 @@ from psycopg.abc import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.backends.postgres import faults
+from penstock.backends.postgres.faults import Fault
 from penstock.backends.postgres.outage import Outage
+from penstock.backends.postgres.retries import FailedAttemptError, Patience, Retries
 from penstock.errors import BackendError, InvalidArgumentError, QueueClosedError, redacted
-from penstock.scope import CancelScope, current_scope
+from penstock.scope import CancelScope
 
-__all__ = ["BoundedConnection", "Dialing", "Patience", "Pool", "parameters"]
+__all__ = ["BoundedConnection", "Dialing", "Pool", "parameters"]
 
 RV = TypeVar("RV")
 
@@ -40,62 +40,11 @@ PLANNER: Final = {
     "enable_mergejoin": "off",
     "jit": "off",
 }
-_FIRST_PAUSE: Final = 0.01
-_LONGEST_PAUSE: Final = 1.0
 #: How often a statement in a scope polls whether the scope has ended.
 _GLANCE: Final = 0.02
 _INTERRUPT_SECONDS: Final = 5.0
 #: How long a store that was never reached is tried, unless `connect_timeout` says otherwise: its url is probably wrong.
 _FIRST_CONNECT_SECONDS: Final = 5.0
-
-
-class Patience:
-    """How long one call may take: the store's timeout, or less if the ambient cancel scope ends sooner."""
-
-    def __init__(self, seconds: float, *, obeys_scope: bool = True) -> None:
-        self.scope: CancelScope | None = current_scope() if obeys_scope else None
-        self._until = time.monotonic() + seconds
-        self._pauses = 0
-
-    def check(self) -> None:
-        if self.scope is not None:
-            self.scope.check()
-
-    def is_over(self) -> bool:
-        """Whether the scope has ended."""
-        return self.scope is not None and self.scope.cancelled
-
-    def left(self) -> float:
-        """Seconds left, also of the scope."""
-        left = self._until - time.monotonic()
-        if self.scope is not None:
-            rest = self.scope.remaining()
-            if rest is not None:
-                left = min(left, rest)
-        return max(0.0, left)
-
-    def until(self) -> float:
-        """The moment (monotonic) at which the server has taken too long."""
-        return self._until
-
-    def within(self, seconds: float | None) -> Patience:
-        """Return the patience for a part of the call that may take so long, at most."""
-        part = copy.copy(self)
-        if seconds is not None:
-            part._until = min(self._until, time.monotonic() + seconds)  # noqa: SLF001  # of the same class
-        return part
-
-    def pause(self, *, short: bool) -> bool:
-        """Wait a little, longer each time and never in step with others; False if the time is over."""
-        self._pauses += 1
-        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._pauses) / (8 if short else 1)
-        wait = longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
-        if wait >= self.left():
-            self.check()
-            return False
-        time.sleep(wait)
-        self.check()
-        return True
 
 
 class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
@@ -133,7 +82,7 @@ class BoundedConnection(psycopg.Connection[tuple[Any, ...]]):
         if psycopg.capabilities.has_cancel_safe():
             self.cancel_safe(timeout=timeout)
             return
-        # An older libpq waits for the server, be it frozen.
+        # An older libpq waits for the server, be it frozen. Not a service: one call, which cannot be interrupted.
         request = threading.Thread(target=self.pgconn.get_cancel().cancel, daemon=True)
         request.start()
         request.join(timeout)
@@ -184,7 +133,8 @@ class Pool:
         self._lent = 0
         self._generation = 0
         self._closed = getattr(self, "_closed", False)
-        self._changed = threading.Condition(threading.Lock())
+        # Reentrant: a scope may be cancelled by the very thread that holds it.
+        self._changed = threading.Condition(threading.RLock())
 
     def after_fork(self) -> None:
         """Forget the parent's connections without touching them: closing one would end the parent's session."""
@@ -271,40 +221,29 @@ class Pool:
                 unsubscribe()
 
     def _wake(self) -> None:
-        # Called by the thread that cancels a scope, perhaps while this very thread holds the lock (already cancelled).
-        if self._changed.acquire(blocking=False):
-            try:
-                self._changed.notify_all()
-            finally:
-                self._changed.release()
-        else:
-            threading.Thread(target=self._wake_later, daemon=True).start()
-
-    def _wake_later(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
     def _open(self, patience: Patience) -> BoundedConnection:
         """Connect, trying again with growing pauses until the time is over: the server may be restarting."""
         patience = patience.within(self._limit())
-        while True:
-            patience.check()
-            if self._closed:
-                raise QueueClosedError
-            try:
-                connection = Dialing(self._dial_options(patience)).wait(patience)
-            except psycopg.Error as error:
-                worth_trying = faults.is_disconnect(error) and _may_pass(error)
-                if worth_trying:
-                    self._outage.failed(error)
-                if not worth_trying or not patience.pause(short=False):
-                    failure = faults.translate(error)
-                    raise (self._outage.annotate(failure) if worth_trying else failure) from error
-            else:
-                self._outage.worked()
-                connection.prepared_by_hand = set()
-                connection.loaders = {}
-                return connection
+        connection = Retries(patience, self._outage).run(lambda: self._dial(patience))
+        self._outage.worked()
+        connection.prepared_by_hand = set()
+        connection.loaders = {}
+        return connection
+
+    def _dial(self, patience: Patience) -> BoundedConnection:
+        patience.check()
+        if self._closed:
+            raise QueueClosedError
+        try:
+            return Dialing(self._dial_options(patience)).wait(patience)
+        except psycopg.Error as error:
+            if not (faults.is_disconnect(error) and _may_pass(error)):
+                raise FailedAttemptError(error, Fault.REFUSED) from error
+            self._outage.failed(error)
+            raise FailedAttemptError(error) from error
 
     def _limit(self) -> float | None:
         """Return how many seconds connecting may take; None is as long as the call may."""
@@ -322,12 +261,15 @@ class Pool:
 
 
 class Dialing(threading.Thread):
-    """One attempt to connect, on a thread: finding the address of a name, and trying several, cannot be bounded."""
+    """One attempt to connect, on a thread: finding the address of a name, and trying several, cannot be bounded.
+
+    Not a service: it ends with the attempt, and one that takes too long is left behind.
+    """
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(name="penstock-connect", daemon=True)
         self._options = options
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition(threading.RLock())  # reentrant, as that of the pool
         self._is_abandoned = False
         self._connection: BoundedConnection | None = None
         self._error: BaseException | None = None
@@ -372,10 +314,6 @@ class Dialing(threading.Thread):
         return self._connection is not None or self._error is not None
 
     def _wake(self) -> None:
-        # Called by the thread that cancels a scope, perhaps while this very thread holds the lock (already cancelled).
-        threading.Thread(target=self._wake_later, daemon=True).start()
-
-    def _wake_later(self) -> None:
         with self._changed:
             self._changed.notify_all()
 

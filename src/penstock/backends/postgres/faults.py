@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
 
 import psycopg
 from psycopg import errors
 
 from penstock.errors import BackendError, redacted
 
-__all__ = ["OutOfOrderError", "is_disconnect", "is_read_only", "is_transient", "lost_at_commit", "translate"]
+__all__ = ["Fault", "OutOfOrderError", "classify", "is_disconnect", "lost_at_commit", "translate"]
 
 #: Another transaction won; the same work may succeed at once.
 _TRANSIENT = frozenset({"40001", "40P01"})
@@ -17,6 +18,8 @@ _TRANSIENT = frozenset({"40001", "40P01"})
 _ENDED = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"})
 #: The server refuses to write: a standby, or told to by `default_transaction_read_only`.
 _READ_ONLY = "25006"
+#: The statement was cancelled: by `statement_timeout`, or because we asked for it.
+CANCELLED = "57014"
 #: What PgBouncer says to the settings that our sessions begin with.
 POOLED = "unsupported startup parameter"
 
@@ -29,14 +32,28 @@ class OutOfOrderError(errors.SerializationFailure):
         super().__init__("a key is locked that must be locked before others")
 
 
-def is_transient(error: psycopg.Error) -> bool:
-    """Whether the work lost a race (deadlock, serialisation) and may be run again at once."""
-    return error.sqlstate in _TRANSIENT
+class Fault(Enum):
+    """What an error means for the work that met it; `retries` says what follows from that."""
+
+    #: The work lost a race (deadlock, serialisation) and may be run again at once.
+    TRANSIENT = 1
+    #: The connection is gone or useless, so that a new one may do better.
+    DISCONNECT = 2
+    #: The server refuses to write at all, so that nothing was written; after a failover another one may not.
+    READ_ONLY = 3
+    #: Whether the work was committed is not known yet.
+    UNKNOWN = 4
+    #: Nothing was changed, and another attempt would end the same way.
+    REFUSED = 5
 
 
-def is_read_only(error: psycopg.Error) -> bool:
-    """Whether the server refuses to write at all, so that nothing was written; after a failover another one may not."""
-    return error.sqlstate == _READ_ONLY
+def classify(error: psycopg.Error) -> Fault:
+    """Return what an error of the driver means. No error alone is UNKNOWN: that depends on when it came."""
+    if error.sqlstate in _TRANSIENT:
+        return Fault.TRANSIENT
+    if error.sqlstate == _READ_ONLY:
+        return Fault.READ_ONLY
+    return Fault.DISCONNECT if is_disconnect(error) else Fault.REFUSED
 
 
 def is_disconnect(error: psycopg.Error) -> bool:
@@ -60,7 +77,7 @@ def translate(error: psycopg.Error) -> BackendError:
             f"PostgreSQL is out of resources (connections, memory or locks): try again later ({detail})",
             retryable=True,
         )
-    if state in ("55P03", "57014"):
+    if state in ("55P03", CANCELLED):
         return BackendError(
             f"PostgreSQL did not finish in time, something holds a lock or is slow: try again ({detail})",
             retryable=True,

@@ -13,7 +13,8 @@ import psycopg
 from penstock.backends.contract.overview import MigrationStep
 from penstock.backends.migrations import AppliedMigration, Migration, list_migrations, read_migrations
 from penstock.backends.postgres import faults
-from penstock.backends.postgres.connection import Dialing, Patience, parameters
+from penstock.backends.postgres.connection import Dialing, parameters
+from penstock.backends.postgres.retries import Patience
 from penstock.backends.postgres.statements import NOW, checked_schema
 from penstock.errors import BackendError, InvalidArgumentError
 

@@ -1,8 +1,6 @@
-"""Running work in transactions: connections, time, retries, and what became of a commit.
+"""Running work in transactions: connections, time, and what became of a commit.
 
-- No connection, or it breaks before COMMIT is sent: the work is run again from its start, until the time is over.
-- A deadlock or a serialisation failure: the same, after a short pause, a limited number of times.
-- The server is read-only: once more on a new connection, which after a failover may lead elsewhere; then an error.
+- No connection, or it breaks before COMMIT is sent: the work is run again from its start; `retries` says when and how often.
 - It breaks during COMMIT: the server is asked what became of the transaction's xid. Committed: done. Aborted: run again.
   No answer: BackendError with `outcome_unknown`.
 
@@ -22,36 +20,28 @@ from penstock.backends.contract.values import Change
 from penstock.backends.engine.store import AfterCommit, Store, Transaction
 from penstock.backends.postgres import faults, prepared, reading
 from penstock.backends.postgres.commit_order import CommitOrder
-from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Patience, Pool, server_limits
+from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Pool, server_limits
+from penstock.backends.postgres.faults import Fault
 from penstock.backends.postgres.notifications import Notifications
 from penstock.backends.postgres.outage import Outage
+from penstock.backends.postgres.retries import FailedAttemptError, Patience, Retries
 from penstock.backends.postgres.shared_state import SharedState
 from penstock.backends.postgres.transaction import PostgresTransaction
 from penstock.backends.postgres.transaction_start import Opening
 from penstock.backends.urls import displayed_location
 from penstock.clock import Clock, to_micros
-from penstock.errors import BackendError, OperationCancelledError, QueueClosedError
+from penstock.errors import BackendError, QueueClosedError
 
-__all__ = ["MOST_COLLISIONS", "Runner"]
+__all__ = ["Runner"]
 
 logger = logging.getLogger("penstock")
 T = TypeVar("T")
 
-MOST_COLLISIONS: Final = 20
 #: What became of a commit is asked for as long as the call may take, and at least for so long.
 _RESOLVE_SECONDS: Final = 10.0
 #: Milliseconds by which the server waits longer than the caller, who must find its own time over when the server gives up.
 _AFTER_THE_CALLER: Final = 20
 _HINT_SECONDS: Final = 1.0
-
-
-class _RunAgainError(Exception):
-    """The transaction took no effect and its work may be run again."""
-
-    def __init__(self, cause: psycopg.Error, *, began: bool = True) -> None:
-        self.cause = cause
-        self.began = began
-        super().__init__(str(cause))
 
 
 class _HandOutError(Exception):
@@ -116,33 +106,30 @@ class Runner(Store):
 
     def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
         patience = self._patience()
-        collisions = refusals = 0
         foreseen: frozenset[str] = frozenset()
         may_hand_out = not alone
-        while True:
+
+        def attempt() -> T:
+            nonlocal foreseen, may_hand_out
             connection = self._pool.acquire(patience)
             try:
                 tx = self._transaction(connection, patience)
                 tx.is_long, tx.foreseen, tx.may_hand_out = alone, foreseen, may_hand_out
                 return self._run_once(connection, tx, work, patience)
+            except FailedAttemptError as failed:
+                if isinstance(failed.cause, faults.OutOfOrderError):
+                    foreseen |= failed.cause.keys
+                raise
             except _HandOutError:
                 may_hand_out = False
-                continue
-            except _RunAgainError as again:
-                error, began = again.cause, again.began
             finally:
                 self._pool.release(connection)
-            if isinstance(error, faults.OutOfOrderError):
-                foreseen |= error.keys
-            collided = faults.is_transient(error)
-            collisions += collided
-            refusals += faults.is_read_only(error)
-            if not collided:
-                self._pool.forget_idle()
-            # Work that has begun to read an iterator cannot be run again.
-            is_over = (alone and began) or collisions > MOST_COLLISIONS or refusals > 1
-            if is_over or not patience.pause(short=collided):
-                raise self.final_error(error, patience) from error
+            return attempt()
+
+        return self._retries(patience).run(attempt)
+
+    def _retries(self, patience: Patience) -> Retries:
+        return Retries(patience, self.outage, self._pool.forget_idle)
 
     def _run_once(
         self,
@@ -162,9 +149,10 @@ class Runner(Store):
             patience.check()
         except psycopg.Error as error:
             _roll_back(connection)
-            if faults.is_read_only(error):
-                connection.is_stale = True
-            raise self._verdict(error, patience, began=began) from error
+            # Work that has begun to read an iterator cannot be run again.
+            failed = FailedAttemptError(error, is_last=tx.is_long and began)
+            connection.is_stale |= failed.fault is Fault.READ_ONLY
+            raise failed from error
         except BaseException:
             _roll_back(connection)
             raise
@@ -184,22 +172,6 @@ class Runner(Store):
             self.shared.start, self.shared.floors, begin, self._own_now, may_prepare=self._may_prepare
         )
         return PostgresTransaction(connection, self.shared, opening, has_listeners=self.on_commit is not None)
-
-    def _verdict(self, error: psycopg.Error, patience: Patience, *, began: bool) -> Exception:
-        """Return what to raise when a statement failed before the commit."""
-        if faults.is_transient(error) or faults.is_disconnect(error) or faults.is_read_only(error):
-            return _RunAgainError(error, began=began)
-        return self.final_error(error, patience)
-
-    def final_error(self, error: psycopg.Error, patience: Patience) -> Exception:
-        """Return what to raise for an error after which nothing is tried again."""
-        if error.sqlstate == "57014":
-            try:
-                patience.check()
-            except OperationCancelledError as cancelled:
-                return cancelled
-        failure = faults.translate(error)
-        return self.outage.annotate(failure) if faults.is_disconnect(error) else failure
 
     def _hand_out(self, connection: BoundedConnection, tx: PostgresTransaction) -> AfterCommit | None:
         """Let those who wait here take what is about to be committed, so that it costs no commit of its own.
@@ -272,9 +244,7 @@ class Runner(Store):
             except psycopg.Error as error:
                 if not faults.is_disconnect(error):
                     _roll_back(connection)
-                    raise (
-                        _RunAgainError(error) if faults.is_transient(error) else faults.translate(error)
-                    ) from error
+                    raise FailedAttemptError(error, is_last=tx.is_long) from error
                 if tx.xid is not None:
                     left = connection.deadline - time.monotonic()
                     self._resolve(tx.xid, tx, error, max(left, _RESOLVE_SECONDS))
@@ -293,24 +263,25 @@ class Runner(Store):
             seconds: for how long to ask: the server may be restarting.
 
         Raises:
-            _RunAgainError: it was not.
+            FailedAttemptError: it was not.
             BackendError: the outcome could not be resolved (`outcome_unknown`).
         """
         self._pool.forget_idle()
         patience = Patience(seconds, obeys_scope=False)
-        while True:
+
+        def ask() -> str:
             try:
                 status = self._read_once(
                     lambda connection: reading.commit_status(connection, tx, xid), patience
                 )
-            except (psycopg.Error, BackendError, QueueClosedError):
+            except (psycopg.Error, BackendError):
                 status = None
-            if status == "committed":
-                return
-            if status == "aborted":
-                raise _RunAgainError(cause) from cause
-            if self._pool.is_closed or not patience.pause(short=False):
-                raise self.outage.annotate(faults.lost_at_commit(cause)) from cause
+            if status not in ("committed", "aborted"):
+                raise FailedAttemptError(cause, Fault.UNKNOWN)
+            return status
+
+        if Retries(patience, self.outage, unknown=cause).run(ask) == "aborted":
+            raise FailedAttemptError(cause, is_last=tx.is_long) from cause
 
     def _keep_up(self, connection: BoundedConnection) -> None:
         try:
@@ -324,27 +295,21 @@ class Runner(Store):
     def run(self, read: Callable[[BoundedConnection], T]) -> T:
         """Run something that may be repeated on a connection outside a transaction."""
         patience = self._patience()
-        refusals = 0
-        while True:
+
+        def attempt() -> T:
             try:
                 return self._read_once(read, patience)
             except psycopg.Error as error:
-                refused = faults.is_read_only(error)
-                refusals += refused
-                lost = refused or faults.is_disconnect(error)
-                if lost:
-                    self._pool.forget_idle()
-                is_over = refusals > 1 or not (lost or faults.is_transient(error))
-                if is_over or not patience.pause(short=not lost):
-                    raise self.final_error(error, patience) from error
+                raise FailedAttemptError(error) from error
+
+        return self._retries(patience).run(attempt)
 
     def _read_once(self, read: Callable[[BoundedConnection], T], patience: Patience) -> T:
         connection = self._pool.acquire(patience)
         try:
             return read(connection)
         except psycopg.Error as error:
-            if faults.is_read_only(error):
-                connection.is_stale = True
+            connection.is_stale |= faults.classify(error) is Fault.READ_ONLY
             raise
         finally:
             _roll_back(connection)

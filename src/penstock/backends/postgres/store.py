@@ -19,20 +19,20 @@ from penstock.backends.engine.rows import Row
 from penstock.backends.engine.selecting import Wanted, select_page
 from penstock.backends.engine.store import Blobs, Consumer, Counted, DeliveryRow, State, plain_change
 from penstock.backends.postgres import consumers, faults, outbox, owners, plain_jobs, reading, runtime
-from penstock.backends.postgres.connection import BoundedConnection, Patience
-from penstock.backends.postgres.group_commit import GroupCommit
+from penstock.backends.postgres.connection import BoundedConnection
+from penstock.backends.postgres.group_commit import PlainGroups
 from penstock.backends.postgres.health import examine_server
 from penstock.backends.postgres.joined import Connections, JoinedStore, identity
 from penstock.backends.postgres.journal import LAST_POSSIBLE, job_stats
 from penstock.backends.postgres.migrate import check_version
 from penstock.backends.postgres.overview import read_overview
-from penstock.backends.postgres.runner import MOST_COLLISIONS, Runner
+from penstock.backends.postgres.retries import FailedAttemptError, Patience
+from penstock.backends.postgres.runner import Runner
 from penstock.backends.postgres.selecting import PostgresSelectionReader, ids_from
 from penstock.backends.postgres.statements import NOW
 from penstock.clock import Clock, to_micros
 from penstock.errors import BackendError, OperationCancelledError, QueueClosedError
 from penstock.job import Job, JobStats, JournalArchive, JournalEntry
-from penstock.scope import checkpoint
 
 __all__ = ["PostgresStore"]
 
@@ -66,7 +66,7 @@ class PostgresStore(Runner):
             pgbouncer=pgbouncer,
             listen=listen,
         )
-        self.group_commit = GroupCommit(self._store_plain)
+        self.plain_groups = PlainGroups(self._store_plain, timeout)
         self._seen_snapshot = ""
         self._joinable = Connections(lambda: self.run(lambda own: identity(own, self.shared)))
         _stores.add(self)
@@ -89,8 +89,8 @@ class PostgresStore(Runner):
             return super().enqueue_plain(job)
         if self._pool.is_closed:
             raise QueueClosedError
-        checkpoint()
-        return self.group_commit.add(job)
+        stored_at: int | None = self.plain_groups.run(job)
+        return stored_at
 
     def _store_plain(self, jobs: Sequence[Job]) -> list[BaseException | int | None]:
         """Store plain jobs by one statement; return for each why it was refused, or when it was stored, if that is known.
@@ -101,35 +101,19 @@ class PostgresStore(Runner):
         token = secrets.randbits(63)
         # What a caller's scope says concerns its own job, not those it takes along.
         patience = Patience(self._timeout, obeys_scope=len(jobs) == 1)
-        lost: psycopg.Error | None = None
-        collisions = refusals = 0
-        while True:
-            send = partial(self._send_plain, jobs=jobs, token=token, is_again=lost is not None)
+        retries = self._retries(patience)
+
+        def attempt() -> list[BaseException | int | None]:
+            is_again = retries.unknown is not None
+            send = partial(self._send_plain, jobs=jobs, token=token, is_again=is_again)
             try:
                 return self._read_once(send, patience)
             except psycopg.Error as error:
-                collided, refused = faults.is_transient(error), faults.is_read_only(error)
-                collisions += collided
-                refusals += refused
-                broken = faults.is_disconnect(error)
-                if broken:
-                    lost = error
-                if broken or refused:
-                    self._pool.forget_idle()
-                is_over = collisions > MOST_COLLISIONS or refusals > 1 or not (collided or refused or broken)
-                if lost is not None and patience.is_over():
-                    raise self._unknown(lost) from error
-                if is_over or not patience.pause(short=collided):
-                    raise (
-                        self.final_error(error, patience) if lost is None else self._unknown(lost)
-                    ) from error
-            except (BackendError, OperationCancelledError) as error:
-                if lost is None:
-                    raise
-                raise self._unknown(lost) from error
+                if faults.is_disconnect(error):
+                    retries.unknown = error
+                raise FailedAttemptError(error) from error
 
-    def _unknown(self, lost: psycopg.Error) -> BackendError:
-        return self.outage.annotate(faults.lost_at_commit(lost))
+        return retries.run(attempt)
 
     def _send_plain(
         self, connection: BoundedConnection, jobs: Sequence[Job], token: int, *, is_again: bool
@@ -398,7 +382,7 @@ def _after_fork() -> None:
         store._on_commit = None  # noqa: SLF001 - the parent's listeners stay with it
         store.before_commit = store.is_wanted = None
         store.commit_order.reset()
-        store.group_commit.reset()
+        store.plain_groups.reset()
         store.notifications.reset()
         store.outage.reset()
         store.shared.own_owners = set()

@@ -19,16 +19,23 @@ class StoreFiles:
     """The file of a store and its log. The log is checked less often, because it is rarely deleted alone."""
 
     def __init__(self, path: str) -> None:
-        self._file = _File(path)
-        self._log = _File(f"{path}-wal")
+        self._paths = (path, f"{path}-wal")
+        self._identities: dict[str, tuple[int, int]] = {}  # as of the first check
         self._log_check_at = 0.0
 
     def check(self) -> None:
         """Raise BackendError if one was deleted or replaced. Called in every transaction that writes."""
-        self._file.check()
         now = time.monotonic()
-        if now >= self._log_check_at:
-            self._log.check()
+        is_log_due = now >= self._log_check_at
+        for path in self._paths if is_log_due else self._paths[:1]:
+            try:
+                about = os.stat(path)  # noqa: PTH116  # on every commit: half the time of Path.stat
+            except OSError as error:
+                raise _lost(path) from error
+            identity = (about.st_dev, about.st_ino)
+            if self._identities.setdefault(path, identity) != identity:
+                raise _lost(path)
+        if is_log_due:
             self._log_check_at = now + LOG_CHECK_SECONDS
 
 
@@ -58,26 +65,8 @@ class LogGlance:
         self._seen, self._ask_at = self._now
 
 
-class _File:
-    __slots__ = ("_identity", "_path")
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._identity: tuple[int, int] | None = None  # unknown before the first check
-
-    def check(self) -> None:
-        try:
-            about = os.stat(self._path)  # noqa: PTH116  # on every commit: half the time of Path.stat
-        except OSError as error:
-            raise self._lost() from error
-        identity = (about.st_dev, about.st_ino)
-        if identity != self._identity:
-            if self._identity is not None:
-                raise self._lost()
-            self._identity = identity
-
-    def _lost(self) -> BackendError:
-        return BackendError(
-            f"{self._path} was deleted or replaced while the store was open; nothing is written any more: "
-            "put it back, or open the store anew"
-        )
+def _lost(path: str) -> BackendError:
+    return BackendError(
+        f"{path} was deleted or replaced while the store was open; nothing is written any more: "
+        "put it back, or open the store anew"
+    )

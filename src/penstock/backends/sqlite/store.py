@@ -24,6 +24,7 @@ import msgspec
 from penstock.backends.contract.overview import Finding
 from penstock.backends.contract.selection import JobPage
 from penstock.backends.contract.values import Change, JobEnd
+from penstock.backends.engine.group_commit import RetiredError
 from penstock.backends.engine.rows import Row
 from penstock.backends.engine.selecting import Wanted
 from penstock.backends.engine.selecting import select_page as select_selected
@@ -41,7 +42,6 @@ from penstock.backends.sqlite import consumers, journal, outbox, owners, runtime
 from penstock.backends.sqlite.connection import fetch, open_connection, prepare_file
 from penstock.backends.sqlite.faults import translate
 from penstock.backends.sqlite.files import LogGlance
-from penstock.backends.sqlite.group_commit import Writer, WriterRetiredError, leak
 from penstock.backends.sqlite.health import examine_file, examine_sqlite
 from penstock.backends.sqlite.migrate import migrate
 from penstock.backends.sqlite.notifications import Listener, Notifier
@@ -58,6 +58,7 @@ from penstock.backends.sqlite.selecting import SqliteSelectionReader, ids_from
 from penstock.backends.sqlite.transaction import fetch_blobs
 from penstock.backends.sqlite.transaction_base import COLUMN_LIST
 from penstock.backends.sqlite.write_lock import WriteLock
+from penstock.backends.sqlite.writer import Writer, leak
 from penstock.clock import Clock, to_micros
 from penstock.errors import BackendError, QueueClosedError
 from penstock.job import JobStats, JournalArchive, JournalEntry
@@ -125,11 +126,16 @@ class SqliteStore(Store):
 
     def write(self, work: Callable[[Transaction], T], *, alone: bool = False) -> T:
         while True:
+            writer = self._writer
+            if writer is None or self._closed or self._forgotten:
+                writer = self._current_writer()
             try:
-                return self._current_writer().run(work, alone=alone)
-            except WriterRetiredError:  # closed, or a fork came between
+                result: T = writer.run(work, alone=alone)
+            except RetiredError:  # closed, or a fork came between
                 with self._gate:
                     self._changed.wait_for(lambda: not self._writer_rests)
+            else:
+                return result
 
     @property
     def on_commit(self) -> Callable[[Sequence[Change]], None] | None:

@@ -168,7 +168,7 @@ class WriteLock:
         """
         while self._mutex._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - what Condition uses
             self._released_at = time.monotonic()
-            self._unlock(_WRITE, _LAST + 1)
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN, _LAST + 1, _WRITE)
             self._mutex.release()
 
     def _wait_for(self, place: int, deadline: float, scope: CancelScope | None) -> bool:
@@ -227,8 +227,8 @@ class WriteLock:
             return False
         return True
 
-    def _unlock(self, byte: int, count: int = 1) -> None:
-        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, count, byte)
+    def _unlock(self, byte: int) -> None:
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, byte)
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -6,7 +6,6 @@ expires when the driver dies. So executors and driver need no open port besides 
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 import time
@@ -20,14 +19,13 @@ from penstock.app import App
 from penstock.app.task import Isolation, Task
 from penstock.backends import Backend
 from penstock.errors import PenstockError
+from penstock.service import Service
 from penstock.spark._parcel import Parcel, shipped_origin
 from penstock.spark.stores import SparkStore
 from penstock.worker import Worker
 from penstock.worker.origin import Origin
 
 __all__ = ["SCHEMA", "TaskOrder", "TaskOutcome", "run_task"]
-
-logger = logging.getLogger("penstock")
 
 POLL_SECONDS: Final = 0.5
 SCHEMA: Final = (
@@ -146,26 +144,21 @@ class _TaskWorker(Worker):
 
 @contextmanager
 def _watching_driver(worker: Worker, backend: Backend, order: TaskOrder) -> Iterator[threading.Event]:
-    """Stop the worker when the fleet ends; the yielded event is set then."""
-    ended, was_stopped = threading.Event(), threading.Event()
+    """Stop the worker when the fleet ends; the yielded event is set then. The worker waits for a lost store by itself."""
+    was_stopped = threading.Event()
     until = None if order.seconds is None else time.monotonic() + order.seconds
 
-    def poll() -> None:
-        while not ended.wait(POLL_SECONDS):
-            try:
-                is_alive = backend.owners.has(order.owner_id)
-            except PenstockError as error:  # the worker waits for the store by itself
-                logger.warning("the fleet's driver cannot be checked for: %s", error)
-                is_alive = True
-            if not is_alive or (until is not None and time.monotonic() >= until):
-                was_stopped.set()
-                worker.stop()
-                return
+    def check() -> None:
+        if (until is not None and time.monotonic() >= until) or not backend.owners.has(order.owner_id):
+            was_stopped.set()
+            worker.stop()
+            watch.retire()
 
-    thread = threading.Thread(target=poll, name="penstock-fleet", daemon=True)
-    thread.start()
+    watch = Service(
+        "fleet", check, seconds=POLL_SECONDS, begins_with_pause=True, label="checking for the fleet's driver"
+    )
+    watch.start()
     try:
         yield was_stopped
     finally:
-        ended.set()
-        thread.join()
+        watch.stop()
