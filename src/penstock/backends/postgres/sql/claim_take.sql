@@ -1,24 +1,8 @@
 -- Begin an attempt of each picked job, journal it, and take it out of the ready set by tag.
 taken AS (
     UPDATE {schema}.job
-    SET status = 'running',
-        from_status = job.status,
-        verb = 'claim',
-        n = job.n + 1,
-        updated_at = picked.now,
-        gate = NULL,
-        late = false,
-        attempt = job.attempt + 1,
-        assignee_id = %(assignee_id)s,
-        assigned_at = picked.now,
-        attempt_started_at = picked.now,
-        attempt_ready_at = job.ready_at,
-        started_at = COALESCE(job.started_at, picked.now),
-        progress = 0,
-        description = CASE WHEN job.attempt = 0 THEN job.description END,
-        owner = %(owner)s,
-        lease_until = CASE WHEN %(owner)s::text IS NULL THEN picked.now + job.visibility END,
-        deadline_at = picked.now + job.execution
+    SET {claim_set},
+        late = false
     FROM picked
     WHERE job.seq = picked.seq
     RETURNING {job_columns}, picked.is_usual
@@ -39,16 +23,10 @@ unready AS (
       AND ready_tag.seq = gone.seq
 ),
 journaled AS (
-    INSERT INTO {schema}.journal_inbox (
-        job_seq, recorded_at, job_id, n, type, verb, from_status, status, attempt, retry_count, failures,
-        max_attempts, priority, key, tags, idempotency_key, assignee_id, due_at, error_category, error_code,
-        error_message, progress)
-    SELECT
-        seq, updated_at, id, n, type, verb, from_status, status, attempt, retry_count, failures,
-        max_attempts, priority, key, tags, idempotency_key, assignee_id, due_at, error_category, error_code,
-        error_message, progress
-    FROM taken
-    ORDER BY priority, order_at, seq
+    INSERT INTO {schema}.journal_inbox ({step_entry})
+    SELECT {step_entry_values}
+    FROM taken AS step
+    ORDER BY step.priority, step.order_at, step.seq
 )
 -- Only what a first claim needs; a job with a past, or with something unusual, is read whole afterwards.
 SELECT
