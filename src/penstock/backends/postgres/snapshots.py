@@ -10,18 +10,12 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from penstock.backends.sql_files import read_sql
+
 __all__ = ["START", "Floor"]
 
 #: The place after which a statement that is given `Floor.parameters` looks.
-START: Final = """(
-        SELECT min(place) FROM (
-            SELECT %(floor)s::bigint
-            UNION ALL
-            SELECT straggler.place
-            FROM unnest(%(xids)s::text[], %(places)s::bigint[]) AS straggler (xid, place)
-            WHERE pg_visible_in_snapshot(straggler.xid::xid8, pg_current_snapshot())
-        ) AS start (place)
-    )"""
+START: Final = read_sql(__package__, "floor_start")
 
 
 class Floor(NamedTuple):

@@ -146,16 +146,7 @@ class PostgresTransaction(
         return self._locked_seqs([seq for seq, _ in found], condition, parameters)
 
     def blobs(self, seqs: Collection[int]) -> dict[int, Blobs]:
-        found = self.execute(
-            self.text(
-                "SELECT wanted.seq, payload.data, result.data, checkpoint.data"
-                " FROM unnest(%(seqs)s::bigint[]) AS wanted (seq)"
-                " LEFT JOIN {schema}.payload ON payload.seq = wanted.seq"
-                " LEFT JOIN {schema}.result ON result.seq = wanted.seq"
-                " LEFT JOIN {schema}.checkpoint ON checkpoint.seq = wanted.seq"
-            ),
-            {"seqs": numbers(seqs)},
-        )
+        found = self.execute(self.sql["blobs"], {"seqs": numbers(seqs)})
         return {seq: Blobs(payload or b"", result, checkpoint) for seq, payload, result, checkpoint in found}
 
     def _found_where(self, condition: str, parameters: dict[str, Any], tail: str = "") -> list[Row]:

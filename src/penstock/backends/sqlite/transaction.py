@@ -52,6 +52,7 @@ _tallied_values = attrgetter("type", "tags", "from_status", "status", "verb", "r
 _COMPLETE_HELD: Final = statement("complete_held")
 _COMPLETE_SIMPLE: Final = statement("complete_simple")
 _LAST_CHANGED: Final = "SELECT job_seq FROM journal ORDER BY seq DESC LIMIT ?"
+_LOST: Final = statement("lost")
 _PLACE: Final = "UPDATE job SET gate = ?, ready_at = ?, unmet = ? WHERE seq = ?"
 _placed_values = attrgetter("gate", "ready_at", "unmet", "seq")
 _IN_FLIGHT: Final = "status IN ('running', 'cancelling')"
@@ -117,14 +118,7 @@ class SqliteTransaction(
             (self.now, limit),
         )
         orphaned = self.fetch_rows(
-            f"""{SELECT} INDEXED BY job_owner WHERE owner IS NOT NULL AND (
-                owner IN (SELECT value FROM json_each(?1))
-                OR NOT EXISTS (SELECT 1 FROM owner AS o WHERE o.id = job.owner)
-                OR (owner NOT IN (SELECT value FROM json_each(?2)) AND EXISTS (
-                    SELECT 1 FROM owner AS o
-                    WHERE o.id = job.owner
-                    AND max(o.beat_at, job.assigned_at) + min(?3, coalesce(job.visibility, ?3)) <= ?4)))
-                ORDER BY seq LIMIT ?5""",
+            _LOST,
             (json_array(gone), json_array(spared), liveness, self.now, limit - len(unleased)),
         )
         return unleased + orphaned
