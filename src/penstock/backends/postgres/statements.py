@@ -40,7 +40,7 @@ _TEXTS: Final = {
 PLAIN_COLUMNS: Final = tuple(
     name for name, text in writes.ENQUEUE.items() if name == "gate" or not writes.is_constant(text)
 )
-#: The first journal row of a plain job: what is NULL in the job is NULL in the inbox, and constants need no look at it.
+#: The first journal row of a plain job: what is NULL in the job is NULL in the inbox, and constants are not read from it.
 PLAIN_ENTRY: Final = {
     column: writes.ENQUEUE[name] if writes.is_constant(writes.ENQUEUE[name]) else f"stored.{name}"
     for column, name in writes.FIRST_ENTRY.items()
@@ -57,7 +57,7 @@ def type_of(column: str) -> str:
     return "integer" if column in _INTEGERS else "bigint"
 
 
-#: Which late jobs concern a claim, by the name of its statement; a claim by key has no floors, and looks at none.
+#: Which late jobs concern a claim, by the name of its statement; a claim by key has no floors, and reads none.
 _WANTED: Final = {
     "any": "true",
     "type": "tardy.type = %(type)s",
@@ -111,7 +111,7 @@ class Statements:
             "schema": self.schema,
             "columns": ", ".join(COLUMNS),
             "job_columns": ", ".join(f"job.{name}" for name in COLUMNS),
-            "first_columns": ", ".join(f"taken.{name}" for name in FIRST_CLAIM_COLUMNS),
+            "first_columns": ", ".join(f"claimed.{name}" for name in FIRST_CLAIM_COLUMNS),
             "is_usual": f"({IS_USUAL})",
             "typed_columns": ", ".join(f"{name} {type_of(name)}" for name in COLUMNS),
             "journal_columns": ", ".join(JOURNAL_COLUMNS),
@@ -132,7 +132,7 @@ class Statements:
     def _claim(self, name: str, wanted: str) -> str:
         lanes = self.filled("lanes", is_its_type="late.type = wanted.type" if name == "types" else "true")
         picked = self.filled(f"claim_{name}", lanes=lanes)
-        parts = (self["moment"], self.filled("late", is_wanted=wanted), picked, self["claim_take"])
+        parts = (self["moment"], self.filled("late", is_wanted=wanted), picked, self["claim_assign"])
         return f"WITH {' '.join(parts)}"
 
     def __getitem__(self, name: str) -> str:

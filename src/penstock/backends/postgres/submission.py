@@ -82,7 +82,7 @@ class SubmissionTransaction(KeyLocksTransaction):
 
     def dependencies(self, ids: Collection[str]) -> dict[str, Row]:
         if self.foreseen:
-            self.lock_turns(ids=ids)
+            self.lock_reached(ids=ids)
         rows = self.locked_rows(self.sql["dependencies"], {"ids": list(ids), **self.shared.key_locks})
         self._held_keys.update(row.key for row in rows if row.key is not None)
         self._reached_ids.update(ids)

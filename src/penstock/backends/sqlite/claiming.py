@@ -140,7 +140,7 @@ class ClaimingTransaction(BaseTransaction):
 
 
 def select_candidates(cursor: apsw.Cursor, claim: Claim) -> list[list[Any]]:
-    """Return what a claim may take, in order; `claim.tags` begin with the rarest.
+    """Return the jobs for a claim, in order; `claim.tags` begin with the rarest.
 
     Each is the job's insertion number, whether `first_claims` can build it, its payload, its status, and the columns of
     `first_claims`.

@@ -1,4 +1,4 @@
--- Store one plain job, unless the queue is blocked or its id is taken. Answers how many passed each of
+-- Store one plain job, unless the queue is blocked or its id is stored already. Answers how many passed each of
 -- the two, and the time.
 WITH new AS MATERIALIZED (
     SELECT nextval('{schema}.job_number') AS seq, COALESCE(%(now)s::bigint, {now}) AS now
