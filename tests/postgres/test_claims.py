@@ -13,7 +13,7 @@ from penstock.backends.engine.rows import encode_strings
 from penstock.backends.engine.store import Claim, DuplicateIdError, Reach
 from penstock.backends.postgres import prepared, reading
 from penstock.backends.postgres.connection import PLANNER
-from penstock.backends.postgres.floors import Look, lanes
+from penstock.backends.postgres.floors import Scan, lanes
 from penstock.backends.postgres.overview import read_overview
 from penstock.backends.postgres.retries import Patience
 from penstock.job import Job, Priority
@@ -219,7 +219,7 @@ def test_other_verbs_use_their_indexes_on_a_large_table(large):
         (lambda tx: tx.rows(["rare-1", "rare-2"]), "job_id_key"),
         (lambda tx: tx.key_members(['["nobody"]']), "job_key_turn"),
         (lambda tx: (tx.expect(Reach.ALL), tx.rows(["rare-1", "rare-2"])), "edge_pkey"),
-        (lambda tx: (tx.expect(Reach.NEXT), tx.lock_turns(seqs=[1, 2])), "job_pkey"),
+        (lambda tx: (tx.expect(Reach.NEXT), tx.lock_reached(seqs=[1, 2])), "job_pkey"),
         (lambda tx: tx.dependencies(["rare-1", "rare-2"]), "job_id_key"),
     ]:
         plans = explained(large, work)
@@ -369,7 +369,7 @@ class Session:
             "assignee_id": "w",
             "owner": None,
             "pushed": False,
-            **lanes(Look({})),
+            **lanes(Scan({})),
             **values,
         }
         given = [psycopg.sql.Literal(known[each]).as_string() for each in statement._order]

@@ -45,9 +45,9 @@ class Meter:
 @pytest.fixture
 def steady(monkeypatch):
     """Looks from the beginning come by the clock; here there are none. So do those that begin a few seconds back."""
-    for name in ("_FULL_LOOK_EVERY", "_FULL_LOOK_WHEN_SHORT", "_IN_FLIGHT_LOOK_EVERY", "_RECENT_LOOK_EVERY"):
+    for name in ("_FULL_SCAN_EVERY", "_FULL_SCAN_WHEN_SHORT", "_IN_FLIGHT_SCAN_EVERY", "_RECENT_SCAN_EVERY"):
         monkeypatch.setattr(floors, name, 3_600.0)
-    for name in ("_UNTIL_XID", "_SWEPT_AGAIN", "_LATE_COMMITS", "_LOOK_BACK"):
+    for name in ("_UNTIL_XID", "_SWEPT_AGAIN", "_LATE_COMMITS", "_SCAN_BACK"):
         monkeypatch.setattr(floors, name, 0)
 
 

@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from penstock.backends.contract.values import JobEnd
+from penstock.backends.engine.writes import ENQUEUE, value_of
 from penstock.clock import from_micros, to_micros
 from penstock.errors import BackendError
 from penstock.job import (
@@ -161,48 +162,12 @@ class Row(msgspec.Struct):
 
 COLUMNS: Final = Row.__struct_fields__
 _FIRST_UNUSUAL: Final = COLUMNS.index("key")
-_USUAL: Final = (
-    None,  # key
-    0,  # held
-    0,  # retry_count
-    0,  # failures
-    *[None] * 4,  # run_at, due_at, last_retry_at, finalized_at
-    0,  # progress
-    None,  # description
-    "",  # error_message
-    *[None] * 9,  # error_category … trace
-    NO_STRINGS,  # after
-    NO_STRINGS,  # after_any
+# What a plain job has there when it is stored, and keeps when it is claimed for the first time.
+_USUAL: Final = tuple(
+    value_of(ENQUEUE[name], {}) if name in ENQUEUE else None for name in COLUMNS[_FIRST_UNUSUAL:]
 )
-JOURNAL_COLUMNS: Final = (
-    "seq",
-    "recorded_at",
-    "job_id",
-    "n",
-    "type",
-    "verb",
-    "from_status",
-    "status",
-    "attempt",
-    "retry_count",
-    "failures",
-    "max_attempts",
-    "priority",
-    "key",
-    "tags",
-    "idempotency_key",
-    "assignee_id",
-    "due_at",
-    "error_category",
-    "error_code",
-    "error_message",
-    "progress",
-    "after",
-    "after_any",
-    "parent_id",
-    "ready_at",
-    "started_at",
-)
+#: In the order in which rows of the journal are read.
+JOURNAL_COLUMNS: Final = JournalEntry.__struct_fields__
 
 #: From the stored text to the status; quicker than `JobStatus(text)`, which every change of a job would pay for.
 STATUSES: Final = {status.value: status for status in JobStatus}

@@ -15,16 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.backends.engine.rows import (
-    NO_STRINGS,
-    Gate,
-    Row,
-    encode_policy,
-    encode_strings,
-    encode_timeouts,
-)
+from penstock.backends.engine.rows import Gate, Row
 from penstock.backends.engine.store import Blobs
+from penstock.backends.engine.writes import ENQUEUE, FIRST_ENTRY, value_of
+from penstock.backends.postgres.plain_jobs import plain_row
 from penstock.backends.postgres.prepared import numbers
+from penstock.backends.postgres.statements import PLAIN_COLUMNS, PLAIN_ENTRY
 from penstock.backends.postgres.transaction_base import BaseTransaction
 from penstock.job import Job
 
@@ -34,14 +30,9 @@ _COPIED: Final = 20
 _PIECE: Final = 250
 _NULL: Final = "\\N"
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
-_PLAIN_COLUMNS: Final = (
-    "seq, id, type, tags, priority, max_attempts, retry, execution, visibility, lifetime, expires_at,"
-    " order_at, created_at, updated_at, ready_at, gate, late"
-)
-_PLAIN_JOURNAL: Final = (
-    "job_seq, job_id, recorded_at, n, type, verb, status, attempt, retry_count, failures, max_attempts,"
-    " priority, tags, progress, after, after_any"
-)
+# What follows number and id in a plain job's line, and in that of its first journal row.
+_PLAIN_TAIL: Final = tuple(ENQUEUE[name] for name in PLAIN_COLUMNS[2:])
+_ENTRY_TAIL: Final = tuple(ENQUEUE[FIRST_ENTRY[name]] for name in PLAIN_ENTRY)[2:]
 # COPY's binary form: a record is the number of its fields, then for each its length and its bytes.
 _BINARY_HEAD: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _BINARY_END: Final = b"\xff\xff"
@@ -58,9 +49,9 @@ def copy_rows(tx: BaseTransaction, rows: Sequence[Row]) -> None:
 def copy_plain(tx: BaseTransaction, jobs: Sequence[Job], seqs: Sequence[int]) -> None:
     """Store plain jobs with their payloads, journal and tag them."""
     journal: list[str] = []
-    _copy(tx, f"job ({_PLAIN_COLUMNS})", _plain_lines(tx, jobs, seqs, journal))
+    _copy(tx, "job ({plain_columns}, late)", _plain_lines(tx, jobs, seqs, journal))
     _copy_payloads(tx, jobs, seqs)
-    _copy(tx, f"journal_inbox ({_PLAIN_JOURNAL})", journal)
+    _copy(tx, "journal_inbox ({plain_entry})", journal)
     if any(job.tags for job in jobs):
         _copy_tags(tx, jobs, seqs)
 
@@ -84,18 +75,9 @@ def _plain_lines(
 
 def _tails(job: Job, now: int, *, is_long: bool) -> tuple[str, str]:
     """Return what follows number and id in a job's line, and in that of its first journal row."""
-    retry = job.retry
-    tags, attempts = encode_strings(job.tags), None if retry is None else retry.max_attempts
-    policy = None if retry is None else encode_policy(retry)
-    timeouts = encode_timeouts(job.timeouts)
-    expires_at = None if timeouts[2] is None else now + timeouts[2]
-    in_job = (
-        job.type, tags, job.priority, attempts, policy, *timeouts, expires_at, now, now, now, now, Gate.READY
-    )  # fmt: skip
-    in_journal = (
-        now, 1, job.type, "enqueue", "initial_pending", 0, 0, 0, attempts, job.priority, tags, 0,
-        NO_STRINGS, NO_STRINGS,
-    )  # fmt: skip
+    given = {**msgspec.structs.asdict(plain_row(job, with_payload=False)), "now": now}
+    in_job = [value_of(text, given) for text in _PLAIN_TAIL]
+    in_journal = [value_of(text, given) for text in _ENTRY_TAIL]
     return _line((*in_job, "t" if is_long else "f")), _line(in_journal)
 
 

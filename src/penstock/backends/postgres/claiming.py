@@ -1,4 +1,4 @@
-"""Claims: which statement serves which filters, and from where it looks."""
+"""Claims: which statement serves which filters, and from where it scans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from penstock.backends.contract.values import Withheld
 from penstock.backends.engine.rows import Row, damage_named, first_claims, job_of
 from penstock.backends.engine.store import Claim, claim_change, emit
-from penstock.backends.postgres.floors import BEHIND_ALL, FROM_THE_FIRST, Lane, Look, forward_lanes, lanes
+from penstock.backends.postgres.floors import BEHIND_ALL, FROM_THE_FIRST, Lane, Scan, forward_lanes, lanes
 from penstock.backends.postgres.prepared import Prepared, numbers, texts
 from penstock.backends.postgres.tags import rarest_tag
 from penstock.backends.postgres.transaction_base import BaseTransaction
@@ -54,8 +54,8 @@ class ClaimingTransaction(BaseTransaction):
     def claim_eligible(self, claim: Claim, portion: int) -> list[Job]:
         """Promote a portion of due jobs, if there are any, then claim.
 
-        A claim that opens the transaction finds out by itself whether there are any (see `_take`), and whether it is
-        withheld.
+        A claim that opens the transaction finds out by itself whether there are any (see `_run_claim`), and whether it
+        is withheld.
         """
         self._promoted = portion
         if len(claim.tags) > 1 and claim.key is None:
@@ -81,7 +81,7 @@ class ClaimingTransaction(BaseTransaction):
         return jobs
 
     def _jobs(self, found: list[_Found], assignee_id: str) -> list[Job]:
-        """Return the jobs that a claim took; only those with a past are read whole."""
+        """Return the claimed jobs; only those with a past are read whole."""
         now = self.now
         with damage_named():
             first_claim = first_claims(assignee_id, now)
@@ -103,7 +103,9 @@ class ClaimingTransaction(BaseTransaction):
         types = None if claim.types is None else texts(claim.types)
         if claim.key is not None:
             no_lane = {"late_since": BEHIND_ALL, "most_late": 0}
-            return self._take("key", claim, tags=texts(claim.tags), types=types, key=claim.key, **no_lane)
+            return self._run_claim(
+                "key", claim, tags=texts(claim.tags), types=types, key=claim.key, **no_lane
+            )
         if claim.tags:
             tag = self._leading_tag(claim.tags)
             others = texts(each for each in claim.tags if each != tag)
@@ -116,42 +118,42 @@ class ClaimingTransaction(BaseTransaction):
         return self._claim_types(claim, types)
 
     def _claim_types(self, claim: Claim, types: str | None) -> list[_Found]:
-        """Claim from the floors on, as `_claim_in_lane` does, but look back only in a second statement."""
+        """Claim from the floors on, as `_claim_in_lane` does, but scan back only in a second statement."""
         lane = self.shared.floors.lane(("types", claim.types))
-        look, began = Look.of(lane), time.monotonic()
-        found = self._take("types", claim, types=types, width=claim.limit, **forward_lanes(look))
+        scan, began = Scan.of(lane), time.monotonic()
+        found = self._run_claim("types", claim, types=types, width=claim.limit, **forward_lanes(scan))
         if len(found) < claim.limit:
             # Others may have claimed the candidates between reading and locking them.
             width = claim.limit + _SPARE_CANDIDATES
-            again = self._take("types", claim, len(found), types=types, width=width, **lanes(look))
+            again = self._run_claim("types", claim, len(found), types=types, width=width, **lanes(scan))
             found = _in_order(found + again)
-        self._remember(lane, look, found, began, is_short=len(found) < claim.limit)
+        self._remember(lane, scan, found, began, is_short=len(found) < claim.limit)
         return found
 
     def _claim_in_lane(self, name: str, claim: Claim, kind: Hashable, **filters: Any) -> list[_Found]:
-        """Claim from the lane's floors on; if that brings too little, the statement looks further back."""
+        """Claim from the lane's floors on; if that brings too little, the statement scans further back."""
         lane = self.shared.floors.lane(kind)
-        look, began = Look.of(lane), time.monotonic()
-        found = self._take(name, claim, **filters, **lanes(look))
-        self._remember(lane, look, found, began, is_short=len(found) < claim.limit)
+        scan, began = Scan.of(lane), time.monotonic()
+        found = self._run_claim(name, claim, **filters, **lanes(scan))
+        self._remember(lane, scan, found, began, is_short=len(found) < claim.limit)
         return found
 
     def _remember(
-        self, lane: Lane | None, look: Look, found: Sequence[_Found], began: float, *, is_short: bool
+        self, lane: Lane | None, scan: Scan, found: Sequence[_Found], began: float, *, is_short: bool
     ) -> None:
-        if lane is None or self.is_withheld:  # then nothing was looked at
+        if lane is None or self.is_withheld:  # then nothing was read
             return
-        taken = [(each[_PRIORITY], (each[_ORDER_AT], each[_SEQ])) for each in found]
-        now, was_full = self.now, look.was_full(is_short=is_short)
+        claimed = [(each[_PRIORITY], (each[_ORDER_AT], each[_SEQ])) for each in found]
+        now, was_full = self.now, scan.was_full(is_short=is_short)
         if was_full:
             lane.note_full(began)
         late_from = self._late_from
         self.after_commit.append(
-            lambda: lane.note(taken, now, late_from, was_full=was_full, is_short=is_short)
+            lambda: lane.note(claimed, now, late_from, was_full=was_full, is_short=is_short)
         )
 
-    def _take(self, name: str, claim: Claim, already: int = 0, **filters: Any) -> list[_Found]:
-        """Run a claim statement. One that opens the transaction and meets due jobs takes nothing: they come first."""
+    def _run_claim(self, name: str, claim: Claim, already: int = 0, **filters: Any) -> list[_Found]:
+        """Run a claim statement. One that opens the transaction and meets due jobs claims nothing: they come first."""
         values = {
             **filters,
             "limit": claim.limit - already,
@@ -176,7 +178,7 @@ class ClaimingTransaction(BaseTransaction):
         return [] if found[0][_SEQ] is None else found
 
     def _leading_tag(self, tags: tuple[str, ...]) -> str:
-        """Return the tag along which to look: the rarest, as far as is known. The answer holds for a while."""
+        """Return the tag along which to scan: the rarest, as far as is known. The answer holds for a while."""
         if len(tags) == 1:
             return tags[0]
         floors = self.shared.floors
@@ -192,7 +194,7 @@ class ClaimingTransaction(BaseTransaction):
     def renew(self, assignee_id: str, attempts: dict[str, int] | None) -> int:
         if attempts is None:
             values = {"assignee_id": assignee_id, "now": self._opening.own_clock()}
-            return int(self.look_in_flight("renew", values, assignee_id))
+            return int(self.scan_in_flight("renew", values, assignee_id))
         found = self.execute(
             self.sql["renew_named"],
             {
@@ -204,7 +206,7 @@ class ClaimingTransaction(BaseTransaction):
         ).fetchone()
         return 0 if found is None else int(found[0])
 
-    def look_in_flight(self, name: str, values: Mapping[str, Any], assignee_id: str | None = None) -> Any:
+    def scan_in_flight(self, name: str, values: Mapping[str, Any], assignee_id: str | None = None) -> Any:
         """Run a statement about the jobs in flight, from where the last one ended; return what it answers first."""
         floors, began = self.shared.floors, time.monotonic()
         before = floors.in_flight(assignee_id, self.now)

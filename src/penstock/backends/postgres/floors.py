@@ -5,15 +5,15 @@ can remove it: each claim would walk over all of them. So this process remembers
 how far it has come, and begins there.
 
 That is sound because new ready jobs come in behind: their place in the order is their transaction's `now`. A job that
-enters the ready set elsewhere (its delay is over, its key's turn came, its creation time was given) is marked `late`,
-and a claim looks first at the late jobs that it wants, one by one at their places below the floor. Late jobs of other
+enters the ready set elsewhere (its delay is over, it is the next of its key, its creation time was given) is marked `late`,
+and a claim first reads the late jobs that it wants, one by one at their places below the floor. Late jobs of other
 types do not matter, nor those that came before the first one that was still ready at the last claim (`late_since`).
 What remains is a transaction that was open while the floor rose past its `now`. Therefore a claim that finds too little
-looks again, in the same statement: two seconds back, or from the beginning if that was not done for a second. A claim
-that finds enough looks two seconds back once a second, and from the beginning once in five. If a look from the beginning
+scans again, in the same statement: two seconds back, or from the beginning if that was not done for a second. A claim
+that finds enough scans two seconds back once a second, and from the beginning once in five. If a scan from the beginning
 takes long, because the dead rows are many, the next one waits: all of them take at most a fiftieth of the time (`Pace`).
 
-What upkeep looks for has the same trouble with other indexes, and a memory of its own: jobs in flight (`InFlight`), and
+What upkeep searches has the same trouble with other indexes, and a memory of its own: jobs in flight (`InFlight`), and
 rows whose time has come (`Sweep`: delays, lifetimes, retention, idempotency keys).
 """
 
@@ -32,9 +32,9 @@ __all__ = [
     "Floors",
     "InFlight",
     "Lane",
-    "Look",
     "Pace",
     "Place",
+    "Scan",
     "Sweep",
     "forward_lanes",
     "lanes",
@@ -46,23 +46,23 @@ Place = tuple[int, int]
 LOWEST: Final = (-(2**62), 0)
 PRIORITIES: Final = (0, 1, 2, 3, 4)
 FROM_THE_BEGINNING: Final = 2**62
-_FULL_LOOK_EVERY: Final = 5.0
-_FULL_LOOK_WHEN_SHORT: Final = 1.0
-_RECENT_LOOK_EVERY: Final = 1.0
+_FULL_SCAN_EVERY: Final = 5.0
+_FULL_SCAN_WHEN_SHORT: Final = 1.0
+_RECENT_SCAN_EVERY: Final = 1.0
 _LEADING_TAG_HOLDS: Final = 1.0
-#: A look from the beginning that took d seconds is followed by the next one after so many times d, or later.
+#: A scan from the beginning that took d seconds is followed by the next one after so many times d, or later.
 _REST: Final = 50
 _NOT_RECENT: Final = -(2**62)
 #: Before every time there is.
 FROM_THE_FIRST: Final = LOWEST[0]
-_LOOK_BACK: Final = 2_000_000
-#: Microseconds that a transaction may take to commit a late job; one that takes longer waits for the next full look.
+_SCAN_BACK: Final = 2_000_000
+#: Microseconds that a transaction may take to commit a late job; one that takes longer waits for the next full scan.
 _LATE_COMMITS: Final = 5_000_000
-#: Seconds between two looks at all jobs in flight; between them those known and those claimed since are looked at.
-_IN_FLIGHT_LOOK_EVERY: Final = 15.0
+#: Seconds between two scans of all jobs in flight; between them those known and those claimed since are read.
+_IN_FLIGHT_SCAN_EVERY: Final = 15.0
 #: Microseconds that a claim may take from reading the clock to having its xid.
 _UNTIL_XID: Final = 5_000_000
-#: Microseconds before the end of the last sweep that the next one looks through again, for late commits.
+#: Microseconds before the end of the last sweep that the next one reads again, for late commits.
 _SWEPT_AGAIN: Final = 10_000_000
 #: How many late jobs a claim reads in a second, carefully guessed, and at least and at most.
 _LATE_PER_SECOND: Final = 100_000
@@ -73,20 +73,20 @@ BEHIND_ALL: Final = 2**62
 
 
 class Pace:
-    """When the next look from the beginning is due."""
+    """When the next scan from the beginning is due."""
 
     def __init__(self) -> None:
         self._at = float("-inf")
-        self.took = 0.0
+        self.seconds = 0.0
 
     def is_due(self, every: float) -> bool:
         """Whether the last one is `every` seconds ago, or longer if it took long."""
-        return time.monotonic() - self._at >= max(every, _REST * self.took)
+        return time.monotonic() - self._at >= max(every, _REST * self.seconds)
 
     def note(self, began: float) -> None:
-        """Note a look from the beginning that began then and has ended now."""
+        """Note a scan from the beginning that began then and has ended now."""
         self._at = time.monotonic()
-        self.took = self._at - began
+        self.seconds = self._at - began
 
 
 class Lane:
@@ -100,53 +100,53 @@ class Lane:
         self.late_since = LOWEST[0]
 
     def start(self) -> dict[int, Place]:
-        """Return where a claim begins, by priority; empty for a look from the beginning."""
-        return {} if self._pace.is_due(_FULL_LOOK_EVERY) else self._reached
+        """Return where a claim begins, by priority; empty for a scan from the beginning."""
+        return {} if self._pace.is_due(_FULL_SCAN_EVERY) else self._reached
 
     def most_late(self) -> int:
-        """Return how many late jobs a claim looks at by themselves before a look from the beginning is cheaper."""
-        return min(max(int(self._pace.took * _LATE_PER_SECOND), _LEAST_LATE), _MOST_LATE)
+        """Return how many late jobs a claim reads by themselves before a scan from the beginning is cheaper."""
+        return min(max(int(self._pace.seconds * _LATE_PER_SECOND), _LEAST_LATE), _MOST_LATE)
 
     def recent(self) -> int:
         """Return how far back (in microseconds) from now a claim begins at least, once a second."""
         now = time.monotonic()
-        if now - self._recent_at < _RECENT_LOOK_EVERY:
+        if now - self._recent_at < _RECENT_SCAN_EVERY:
             return _NOT_RECENT
         self._recent_at = now
-        return _LOOK_BACK
+        return _SCAN_BACK
 
-    def look_back(self) -> int:
-        """Return how far back (in microseconds) a claim looks that has found too little from `start` on."""
-        return FROM_THE_BEGINNING if self._pace.is_due(_FULL_LOOK_WHEN_SHORT) else _LOOK_BACK
+    def scan_back(self) -> int:
+        """Return how far back (in microseconds) a claim scans that has found too little from `start` on."""
+        return FROM_THE_BEGINNING if self._pace.is_due(_FULL_SCAN_WHEN_SHORT) else _SCAN_BACK
 
     def note_full(self, began: float) -> None:
-        """Note that a claim looked from the beginning, whatever becomes of it."""
+        """Note that a claim scanned from the beginning, whatever becomes of it."""
         self._pace.note(began)
         self._recent_at = time.monotonic()
 
     def note(
         self,
-        taken: Iterable[tuple[int, Place]],
+        claimed: Iterable[tuple[int, Place]],
         now: int,
         late_from: int | None,
         *,
         was_full: bool,
         is_short: bool,
     ) -> None:
-        """Remember what a committed claim took; one that came out short has taken everything before `now`.
+        """Remember what was claimed by a committed claim; one that came out short has claimed everything before `now`.
 
         Args:
-            taken: priority and place of each job.
+            claimed: priority and place of each job.
             now: the time of the claim.
             late_from: when the first of the late jobs that it saw came; None if it saw none.
-            was_full: it looked from the beginning.
+            was_full: it scanned from the beginning.
             is_short: it found fewer jobs than it wanted.
         """
         if is_short:
             reached = dict.fromkeys(PRIORITIES, (now - 1, BEHIND_ALL))
         else:
             reached = {} if was_full else dict(self._reached)
-            for priority, place in taken:
+            for priority, place in claimed:
                 # A job whose place is this very instant, or later, may yet be followed by one that belongs before it.
                 if place[0] < now:
                     reached[priority] = max(place, reached.get(priority, LOWEST))
@@ -161,9 +161,9 @@ class Lane:
 
 
 class InFlight(NamedTuple):
-    """Jobs in flight: those known from the last look, and the time from which claims are unknown.
+    """Jobs in flight: those known from the last scan, and the time from which claims are unknown.
 
-    The next look is at all of them if `is_full`, whatever is known.
+    The next scan reads all of them if `is_full`, whatever is known.
     """
 
     known: tuple[int, ...] = ()
@@ -174,12 +174,12 @@ class InFlight(NamedTuple):
         return {"known": numbers(self.known), **self.floor.parameters()}
 
     def seen(self, known: Iterable[int], opened_at: int, snapshot: str, own_xid: int) -> InFlight:
-        """Return what is known after a look.
+        """Return what is known after a scan.
 
         Args:
             known: the jobs that it found.
             opened_at: a time before its transaction had its xid: a claim whose xid is higher is not much older.
-            snapshot: what the look could see.
+            snapshot: what the scan could see.
             own_xid: of its transaction.
         """
         return InFlight(
@@ -196,10 +196,10 @@ class Sweep:
         self._back_at = float("-inf")
 
     def since(self, now: int) -> int:
-        """Return the time after which to look; below every time for a look from the beginning."""
-        if self._upto > now or self._pace.is_due(_FULL_LOOK_EVERY):  # the clock went back
+        """Return the time after which to scan; below every time for a scan from the beginning."""
+        if self._upto > now or self._pace.is_due(_FULL_SCAN_EVERY):  # the clock went back
             return FROM_THE_FIRST
-        if time.monotonic() - self._back_at >= _RECENT_LOOK_EVERY:
+        if time.monotonic() - self._back_at >= _RECENT_SCAN_EVERY:
             self._back_at = time.monotonic()
             return self._upto - _SWEPT_AGAIN
         return self._upto
@@ -247,10 +247,10 @@ class Floors:
         known, pace = self._in_flight.get(assignee_id, (None, None))
         if not self._enabled or known is None or pace is None or known.floor.floor > now:
             return InFlight()
-        return known._replace(is_full=pace.is_due(_IN_FLIGHT_LOOK_EVERY))
+        return known._replace(is_full=pace.is_due(_IN_FLIGHT_SCAN_EVERY))
 
     def note_in_flight(self, assignee_id: str | None, seen: InFlight, full_since: float | None) -> None:
-        """Remember what a look found; `full_since` is when it began, if it began at the first job."""
+        """Remember what a scan found; `full_since` is when it began, if it began at the first job."""
         if not self._enabled:
             return
         if assignee_id not in self._in_flight and len(self._in_flight) >= _MOST_LANES:
@@ -265,7 +265,7 @@ class Floors:
         return self._sweeps.setdefault(kind, Sweep()) if self._enabled else Sweep()
 
     def promoted_until(self) -> int:
-        """Return the time up to which due jobs were moved already; below every time to look at all of them."""
+        """Return the time up to which due jobs were moved already; below every time to read all of them."""
         return self._promoted.since(BEHIND_ALL) if self._enabled else FROM_THE_FIRST
 
     def note_promoted(self, since: int, now: int, began: float) -> None:
@@ -273,54 +273,54 @@ class Floors:
         self._promoted.note(since, now, began)
 
 
-class Look(NamedTuple):
-    """Where a claim begins, and how far it looks back; see `Lane`."""
+class Scan(NamedTuple):
+    """Where a claim begins, and how far it scans back; see `Lane`."""
 
     start: dict[int, Place]
-    look_back: int = FROM_THE_BEGINNING
+    scan_back: int = FROM_THE_BEGINNING
     recent: int = _NOT_RECENT
     late_since: int = LOWEST[0]
     most_late: int = _LEAST_LATE
 
     @classmethod
-    def of(cls, lane: Lane | None) -> Look:
-        """Return how a claim in this lane looks; without a lane from the beginning."""
+    def of(cls, lane: Lane | None) -> Scan:
+        """Return how a claim in this lane scans; without a lane from the beginning."""
         if lane is None:
             return cls({})
-        return cls(lane.start(), lane.look_back(), lane.recent(), lane.late_since, lane.most_late())
+        return cls(lane.start(), lane.scan_back(), lane.recent(), lane.late_since, lane.most_late())
 
     def was_full(self, *, is_short: bool) -> bool:
-        """Whether a claim that looked so has looked from the beginning."""
-        return not self.start or (is_short and self.look_back == FROM_THE_BEGINNING)
+        """Whether a claim with this scan has read from the beginning."""
+        return not self.start or (is_short and self.scan_back == FROM_THE_BEGINNING)
 
 
-def lanes(look: Look) -> dict[str, Any]:
-    """Return the floors as the claim statements take them: five lanes to look through, and five to look back in."""
-    if not look.start:
+def lanes(scan: Scan) -> dict[str, Any]:
+    """Return the floors as the claim statements expect them: five lanes to scan, and five to scan back in."""
+    if not scan.start:
         return _ALL_LANES
-    places = [look.start.get(priority, LOWEST) for priority in PRIORITIES] * 2
+    places = [scan.start.get(priority, LOWEST) for priority in PRIORITIES] * 2
     return {
         "priorities": _TWICE,
         "floor_ats": numbers(place[0] for place in places),
         "floor_seqs": numbers(place[1] for place in places),
         "are_back": _THEN_BACK,
-        "look_back": look.look_back,
-        "recent": look.recent,
-        "late_since": look.late_since,
-        "most_late": look.most_late,
+        "scan_back": scan.scan_back,
+        "recent": scan.recent,
+        "late_since": scan.late_since,
+        "most_late": scan.most_late,
     }
 
 
-def forward_lanes(look: Look) -> dict[str, Any]:
-    """Return the floors for a statement that looks through five lanes, and does not look back."""
-    places = [look.start.get(priority, LOWEST) for priority in PRIORITIES]
+def forward_lanes(scan: Scan) -> dict[str, Any]:
+    """Return the floors for a statement that scans five lanes, and does not scan back."""
+    places = [scan.start.get(priority, LOWEST) for priority in PRIORITIES]
     return {
         **_ALL_LANES,
         "floor_ats": numbers(place[0] for place in places),
         "floor_seqs": numbers(place[1] for place in places),
-        "recent": look.recent,
-        "late_since": look.late_since,
-        "most_late": look.most_late,
+        "recent": scan.recent,
+        "late_since": scan.late_since,
+        "most_late": scan.most_late,
     }
 
 
@@ -331,7 +331,7 @@ _ALL_LANES: Final = {
     "floor_ats": numbers(LOWEST[0] for _ in PRIORITIES),
     "floor_seqs": numbers(LOWEST[1] for _ in PRIORITIES),
     "are_back": "{f,f,f,f,f}",
-    "look_back": 0,
+    "scan_back": 0,
     "recent": _NOT_RECENT,
     "most_late": _LEAST_LATE,
     "late_since": BEHIND_ALL,  # late jobs lie above the lowest place like all others

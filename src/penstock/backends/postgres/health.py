@@ -9,6 +9,7 @@ from typing import Any, Final
 from penstock.backends.contract.overview import Finding, Level
 from penstock.backends.postgres.connection import BoundedConnection
 from penstock.backends.postgres.statements import NOW, Statements
+from penstock.backends.sql_files import read_sql
 
 __all__ = ["examine_server", "pooler_finding"]
 
@@ -24,23 +25,12 @@ _SETTINGS: Final = (
     "SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN"
     " ('server_version', 'fsync', 'synchronous_commit', 'full_page_writes', 'autovacuum', 'max_connections')"
 )
-_OLDEST: Final = """SELECT pid, coalesce(usename, '?'), coalesce(application_name, ''), coalesce(state, '?'),
-    extract(epoch FROM clock_timestamp() - xact_start)::float8
-FROM pg_catalog.pg_stat_activity
-WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND datname = current_database()
-    AND backend_type IN ('client backend', 'walsender')
-ORDER BY xact_start LIMIT 1"""
+_OLDEST: Final = read_sql(__package__, "oldest_transaction")
 _PREPARED: Final = """SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::float8
 FROM pg_catalog.pg_prepared_xacts WHERE database = current_database() ORDER BY prepared LIMIT 1"""
 _SLOTS: Final = """SELECT slot_name, active, greatest(age(xmin), age(catalog_xmin))
 FROM pg_catalog.pg_replication_slots WHERE coalesce(xmin, catalog_xmin) IS NOT NULL ORDER BY 3 DESC LIMIT 1"""
-_TABLES: Final = """SELECT pg_class.relname, pg_class.relpersistence,
-    coalesce(pg_class.reloptions::text, '') LIKE '%%autovacuum_enabled=false%%'
-        OR coalesce(pg_class.reloptions::text, '') LIKE '%%autovacuum_enabled=off%%',
-    coalesce(pg_stat_get_live_tuples(pg_class.oid), 0), coalesce(pg_stat_get_dead_tuples(pg_class.oid), 0)
-FROM pg_catalog.pg_class
-WHERE relnamespace = to_regnamespace(%(schema)s) AND relkind = 'r'
-ORDER BY relname"""
+_TABLES: Final = read_sql(__package__, "table_health")
 _CONNECTIONS: Final = "SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend'"
 
 

@@ -1,4 +1,4 @@
-"""Advisory locks on keys, taken before the rows of their jobs."""
+"""Advisory locks on keys, acquired before the rows of their jobs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class KeyLocksTransaction(BaseTransaction):
         self._reach = max(self._reach, reach)
         self._expected.update(ids)
 
-    def lock_turns(
+    def lock_reached(
         self, keys: Collection[str] = (), ids: Collection[str] = (), seqs: Collection[int] = ()
     ) -> None:
         """Lock the keys, the keys of the jobs, and what was announced by `expect`, unless all of it is locked already."""
-        self._lock_reached({*keys}, {*ids, *self._expected}, {*seqs}, self._reach)
+        self._lock_new({*keys}, {*ids, *self._expected}, {*seqs}, self._reach)
         self._expected.clear()
 
-    def _lock_reached(self, keys: set[str], ids: set[str], seqs: set[int], reach: Reach) -> None:
+    def _lock_new(self, keys: set[str], ids: set[str], seqs: set[int], reach: Reach) -> None:
         keys, ids, seqs = keys - self._held_keys, ids - self._reached_ids, seqs - self._reached_seqs
         if not (keys or ids or seqs):
             return
@@ -55,7 +55,7 @@ class KeyLocksTransaction(BaseTransaction):
         # and locks that key from the beginning in its next run.
         may_wait = self.is_long or not (self._held_keys or self._reached_ids or self._reached_seqs)
         found = self.execute(
-            self.sql["lock_turns"],
+            self.sql["lock_reached"],
             {
                 "keys": list(keys | self.foreseen),
                 "ids": list(ids),
@@ -75,7 +75,7 @@ class KeyLocksTransaction(BaseTransaction):
 
     def lock_keys(self, keys: Collection[str]) -> None:
         if keys:  # else what is expected can wait for the first lock of a job
-            self.lock_turns(keys)
+            self.lock_reached(keys)
 
     def lock_texts(self, locks: dict[str, Any], texts: Collection[str]) -> None:
         """Lock the stripes of these texts."""

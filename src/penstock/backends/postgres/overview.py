@@ -17,19 +17,6 @@ OWNERS: Final = "SELECT id, host, pid, started, beat_at, opened_at, intakes FROM
 _HEAD: Final = (
     "SELECT (SELECT max(number) FROM {schema}.migration), (SELECT blocked FROM {schema}.control), " + NOW
 )
-# Due, but not promoted yet.
-_DUE: Final = """SELECT due.type, count(*), min(due.due_at)
-FROM generate_series(0, 4) AS level
-CROSS JOIN LATERAL (
-    SELECT type, due_at FROM {schema}.job
-    WHERE gate = 1 AND priority = level AND due_at <= %(now)s
-    ORDER BY due_at, seq LIMIT %(most)s) AS due
-GROUP BY due.type"""
-_DELAYED: Final = """SELECT count(*) FROM (
-    SELECT FROM generate_series(0, 4) AS level
-    CROSS JOIN LATERAL (
-        SELECT FROM {schema}.job WHERE gate = 1 AND priority = level AND due_at > %(now)s LIMIT %(most)s) AS one
-    LIMIT %(most)s) AS counted"""
 _HELD: Final = """SELECT owner, count(*) FROM {schema}.job
 WHERE status IN ('running', 'cancelling') AND owner IS NOT NULL GROUP BY owner"""
 _RELEASED: Final = """SELECT type, count(*) FROM (
@@ -52,8 +39,8 @@ def read_overview(
         parameters = {"now": now, "most": most}
         by_type, is_long = journal.type_counts(connection)
         ready = connection.execute(sql["ready_types"], parameters).fetchall()
-        due = connection.execute(sql.text(_DUE), parameters).fetchall()
-        delayed = connection.execute(sql.text(_DELAYED), parameters).fetchone() or (0,)
+        due = connection.execute(sql["due_types"], parameters).fetchall()
+        delayed = connection.execute(sql["count_delayed"], parameters).fetchone() or (0,)
         deliveries = connection.execute(sql.text(_DELIVERIES), parameters).fetchone() or (0, 0)
         counted = Counted(
             now=now,

@@ -1,8 +1,8 @@
-"""Where the next look along a growing number begins, beside transactions that are still open.
+"""Where the next scan along a growing number begins, beside transactions that are still open.
 
 A transaction draws numbers (ids of the inbox, times of claims) before it commits, so a reader that goes on from the
 highest number it saw would miss what commits later. A floor says: no row at or below it is unknown, except those of
-transactions that were open at the last look. It remembers these by xid, each with the place from which to look once it
+transactions that were open at the last scan. It remembers these by xid, each with the place from which to scan once it
 has ended. Only transactions that write have an xid: one that holds an old snapshot keeps no floor down.
 """
 
@@ -10,22 +10,16 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from penstock.backends.sql_files import read_sql
+
 __all__ = ["START", "Floor"]
 
-#: The place after which a statement that is given `Floor.parameters` looks.
-START: Final = """(
-        SELECT min(place) FROM (
-            SELECT %(floor)s::bigint
-            UNION ALL
-            SELECT straggler.place
-            FROM unnest(%(xids)s::text[], %(places)s::bigint[]) AS straggler (xid, place)
-            WHERE pg_visible_in_snapshot(straggler.xid::xid8, pg_current_snapshot())
-        ) AS start (place)
-    )"""
+#: The place after which a statement that is given `Floor.parameters` begins.
+START: Final = read_sql(__package__, "floor_start")
 
 
 class Floor(NamedTuple):
-    """Where the next look begins."""
+    """Where the next scan begins."""
 
     floor: int = 0
     stragglers: tuple[tuple[str, int], ...] = ()

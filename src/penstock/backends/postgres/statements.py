@@ -1,17 +1,17 @@
 """The SQL texts, read once and bound to a schema.
 
-Larger statements stand in `sql/<name>.sql`. In them `{schema}` is the quoted schema, the column lists come from
-`_rows.COLUMNS`, and what several have in common stands in a file of its own; values are always parameters.
+In `sql/<name>.sql`, `{schema}` is the quoted schema, the column lists come from `rows.COLUMNS`, what hot verbs write comes
+from `engine.writes`, and what several statements have in common stands in a file of its own.
 """
 
 from __future__ import annotations
 
 import re
-from functools import cache
-from importlib import resources
 from typing import Final
 
+from penstock.backends.engine import writes
 from penstock.backends.engine.rows import COLUMNS, FIRST_CLAIM_COLUMNS, IS_USUAL, JOURNAL_COLUMNS
+from penstock.backends.sql_files import fill, read_sql
 from penstock.errors import InvalidArgumentError, shown
 
 __all__ = ["NOW", "Statements", "checked_schema"]
@@ -35,13 +35,17 @@ _TEXTS: Final = {
     "error_category", "error_code", "correlation_id", "callback_url", "idempotency_key", "uniqueness", "parent_id", "redrive_of",
     "trace", "after", "after_any", "verb", "from_status",
 }  # fmt: skip
-#: What a step may change. Everything else is fixed when the job is stored, or has a statement of its own.
-SAVED: Final = (
-    "tags", "priority", "order_at", "status", "closed", "gate", "unmet", "n", "attempt", "lost_attempt", "retry_count", "failures",
-    "assignee_id", "assigned_at", "owner", "lease_until", "deadline_at", "due_at", "ready_at", "started_at",
-    "attempt_started_at", "last_retry_at", "finalized_at", "updated_at", "progress", "error_message",
-    "error_category", "error_code", "correlation_id", "callback_url", "verb", "from_status",
-)  # fmt: skip
+#: The columns of a plain job that its statement names. The defaults of the table write the other constants; `gate` has
+#: none, because NULL means that a job cannot be claimed.
+PLAIN_COLUMNS: Final = tuple(
+    name for name, text in writes.ENQUEUE.items() if name == "gate" or not writes.is_constant(text)
+)
+#: The first journal row of a plain job: what is NULL in the job is NULL in the inbox, and constants are not read from it.
+PLAIN_ENTRY: Final = {
+    column: writes.ENQUEUE[name] if writes.is_constant(writes.ENQUEUE[name]) else f"stored.{name}"
+    for column, name in writes.FIRST_ENTRY.items()
+    if name in writes.ENQUEUE
+}
 
 
 def type_of(column: str) -> str:
@@ -53,7 +57,7 @@ def type_of(column: str) -> str:
     return "integer" if column in _INTEGERS else "bigint"
 
 
-#: Which late jobs concern a claim, by the name of its statement; a claim by key has no floors, and looks at none.
+#: Which late jobs concern a claim, by the name of its statement; a claim by key has no floors, and reads none.
 _WANTED: Final = {
     "any": "true",
     "type": "tardy.type = %(type)s",
@@ -62,6 +66,40 @@ _WANTED: Final = {
     " AND tardy.tags::jsonb ?& array_append(%(tags)s::text[], %(tag)s::text)",
     "key": "false",
 }
+
+
+def _written() -> dict[str, str]:
+    """Return what the hot verbs write, as parts of statements."""
+    plain = [writes.ENQUEUE[name] for name in PLAIN_COLUMNS]
+    fields = {name: f"%({name})s::{type_of(name)}" for name in writes.PLAIN_FIELDS}
+    new = {"seq": "seq", "now": "now"}
+    return {
+        "save_set": writes.assignments(writes.SAVE, {name: f"given.{name}" for name in COLUMNS}),
+        "claim_set": writes.assignments(
+            writes.CLAIM,
+            {"now": "picked.now", "assignee_id": "%(assignee_id)s", "owner": "%(owner)s::text"},
+        ),
+        "complete_set": writes.assignments(writes.COMPLETE, {"now": "moment.now"}),
+        "plain_columns": ", ".join(PLAIN_COLUMNS),
+        "plain_given": writes.expressions(plain, {**new, **fields}),
+        "plain_new": writes.expressions(plain, {**new, **{name: name for name in fields}}),
+        "plain_fields": ", ".join(writes.PLAIN_FIELDS),
+        "plain_typed": ", ".join(f"{name} {type_of(name)}" for name in writes.PLAIN_FIELDS),
+        "plain_entry": ", ".join(PLAIN_ENTRY),
+        "plain_entry_values": ", ".join(PLAIN_ENTRY.values()),
+        "first_entry": ", ".join(writes.FIRST_ENTRY),
+        "first_entry_values": ", ".join(f"stored.{name}" for name in writes.FIRST_ENTRY.values()),
+        "step_entry": ", ".join(writes.STEP_ENTRY),
+        "step_entry_values": ", ".join(f"step.{name}" for name in writes.STEP_ENTRY.values()),
+        "end_entry": ", ".join(writes.ATTEMPT_END),
+        "end_entry_values": ", ".join(f"step.{name}" for name in writes.ATTEMPT_END.values()),
+        "end_entry_if_ended": ", ".join(
+            f"CASE WHEN attempt.has_ended THEN old.{name} END" for name in writes.ATTEMPT_END.values()
+        ),
+    }
+
+
+_WRITES: Final = _written()
 
 
 class Statements:
@@ -73,11 +111,11 @@ class Statements:
             "schema": self.schema,
             "columns": ", ".join(COLUMNS),
             "job_columns": ", ".join(f"job.{name}" for name in COLUMNS),
-            "first_columns": ", ".join(f"taken.{name}" for name in FIRST_CLAIM_COLUMNS),
+            "first_columns": ", ".join(f"claimed.{name}" for name in FIRST_CLAIM_COLUMNS),
             "is_usual": f"({IS_USUAL})",
             "typed_columns": ", ".join(f"{name} {type_of(name)}" for name in COLUMNS),
-            "assignments": ",\n        ".join(f"{name} = given.{name}" for name in SAVED),
             "journal_columns": ", ".join(JOURNAL_COLUMNS),
+            **_WRITES,
             "now": NOW,
             "lowest": "(-9223372036854775807)",
             "highest": "9223372036854775807",
@@ -94,32 +132,23 @@ class Statements:
     def _claim(self, name: str, wanted: str) -> str:
         lanes = self.filled("lanes", is_its_type="late.type = wanted.type" if name == "types" else "true")
         picked = self.filled(f"claim_{name}", lanes=lanes)
-        parts = (self["moment"], self.filled("late", is_wanted=wanted), picked, self["claim_take"])
+        parts = (self["moment"], self.filled("late", is_wanted=wanted), picked, self["claim_assign"])
         return f"WITH {' '.join(parts)}"
 
     def __getitem__(self, name: str) -> str:
         """Return the statement of `sql/<name>.sql`."""
         found = self._ready.get(name)
         if found is None:
-            found = self._ready[name] = self.text(_read(name))
+            found = self._ready[name] = self.text(read_sql(__package__, name))
         return found
 
     def text(self, template: str, **parts: str) -> str:
         """Return a template with schema, column lists and `parts` filled in."""
-        known = {**self._parts, **parts}
-        filled = re.sub(r"\{(\w+)\}", lambda match: known[match[1]], template)
-        # psycopg keeps its work on a statement of up to 4,096 characters; indentation must not cost that.
-        return re.sub(r"\s+", " ", filled)
+        return fill(template, {**self._parts, **parts})
 
     def filled(self, name: str, **parts: str) -> str:
         """Return the statement of `sql/<name>.sql` with `parts` filled in."""
-        return self.text(_read(name), **parts)
-
-
-@cache
-def _read(name: str) -> str:
-    text = resources.files(__package__).joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
-    return re.sub(r"^ *--.*\n", "", text, flags=re.MULTILINE).strip()
+        return self.text(read_sql(__package__, name), **parts)
 
 
 def checked_schema(schema: object) -> str:

@@ -48,14 +48,7 @@ class SubmissionTransaction(KeyLocksTransaction):
         types, keys = [each[0] for each in pairs], [each[1] for each in pairs]
         self.lock_texts(self.shared.idempotency_locks, [f"{kind}\x1f{key}" for kind, key in pairs])
         found = self.execute(
-            self.text(
-                "SELECT idempotency.type, idempotency.key, idempotency.job_id, idempotency.expires_at,"
-                " coalesce(job.closed, 1)"
-                " FROM unnest(%(types)s::text[], %(keys)s::text[]) AS wanted (type, key)"
-                " JOIN {schema}.idempotency ON idempotency.type = wanted.type AND idempotency.key = wanted.key"
-                " LEFT JOIN {schema}.job ON job.id = idempotency.job_id"
-                " WHERE idempotency.expires_at > %(now)s"
-            ),
+            self.sql["idempotency_holders"],
             {"types": types, "keys": keys, "now": self.now},
         )
         return {
@@ -89,7 +82,7 @@ class SubmissionTransaction(KeyLocksTransaction):
 
     def dependencies(self, ids: Collection[str]) -> dict[str, Row]:
         if self.foreseen:
-            self.lock_turns(ids=ids)
+            self.lock_reached(ids=ids)
         rows = self.locked_rows(self.sql["dependencies"], {"ids": list(ids), **self.shared.key_locks})
         self._held_keys.update(row.key for row in rows if row.key is not None)
         self._reached_ids.update(ids)

@@ -2,8 +2,8 @@
 
 Locks are taken in this order: keys (advisory, by stripe number), then job rows (by insertion number). A job's key never
 changes, so every primitive that locks rows can read their keys first. Work that ends jobs says so (`expect`), and the
-keys of those that wait for them are locked in the same step (`lock_turns`). A transaction that waits for the row of a job
-with a key holds that key. What cannot be known in that step (a dependent that is being enqueued concurrently) is locked
+keys of those that wait for them are locked in the same step (`lock_reached`). A transaction that waits for the row of a
+job with a key holds that key. What cannot be known in that step (a dependent that is being enqueued concurrently) is locked
 later; if two transactions do so, the server detects the deadlock and the work is run again.
 """
 
@@ -60,13 +60,13 @@ class PostgresTransaction(
         wanted = list(ids)
         if not wanted:
             return {}
-        self.lock_turns(ids=wanted)
+        self.lock_reached(ids=wanted)
         found = self.lock_rows("WHERE job.id = ANY(%(ids)s::text[]) ORDER BY job.seq", {"ids": wanted})
         return {row.id: row for row in found}
 
     def rows_by_seq(self, seqs: Collection[int]) -> dict[int, Row]:
         # Mostly reached before, when the jobs that these wait for were locked.
-        self._lock_reached(set(), set(), set(seqs), Reach.ALL if self._reach is Reach.ALL else Reach.OWN)
+        self._lock_new(set(), set(), set(seqs), Reach.ALL if self._reach is Reach.ALL else Reach.OWN)
         return {row.seq: row for row in self._locked(list(seqs))}
 
     def rows_tagged(self, tags: Sequence[str]) -> list[Row]:
@@ -81,7 +81,7 @@ class PostgresTransaction(
             {"tag": rarest, "tags": [tag for tag in tags if tag != rarest]},
         ).fetchall()
         wanted = set(tags)
-        # Looked at again under the lock: the tags may have been changed meanwhile.
+        # Checked again under the lock: the tags may have been changed meanwhile.
         return [row for row in self._locked_found(found) if wanted <= set(decode_strings(row.tags))]
 
     def rows_in_flight(self, assignee_id: str | None) -> list[Row]:
@@ -101,10 +101,10 @@ class PostgresTransaction(
         wanted = {
             "liveness": liveness, "gone": list(gone), "spared": list(spared), "limit": limit, "now": self.now
         }  # fmt: skip
-        rows = self._locked_seqs(self.look_in_flight("lost", wanted))
+        rows = self._locked_seqs(self.scan_in_flight("lost", wanted))
         if not rows:
             return []
-        # Looked at again under the lock: a heartbeat or a report may have come between.
+        # Checked again under the lock: a heartbeat or a report may have come between.
         again = InFlight(tuple(row.seq for row in rows), Floor(BEHIND_ALL)).parameters()
         found = self.execute(self.shared.in_flight("lost", is_full=False), {**wanted, **again}).fetchone()
         still = set(found[0]) if found else set()
@@ -113,7 +113,7 @@ class PostgresTransaction(
     def rows_overdue(self, grace: int, limit: int) -> list[Row]:
         values = {"before": self.now - grace, "limit": limit}
         return self._locked_seqs(
-            self.look_in_flight("overdue", values),
+            self.scan_in_flight("overdue", values),
             "job.deadline_at <= %(before)s AND job.status = 'running' AND job.owner IS NULL",
             values,
         )
@@ -140,22 +140,13 @@ class PostgresTransaction(
             ),
             parameters,
         ).fetchall()
-        # What is left of the same moment as the last one is found by the next look, which begins there.
+        # What is left of the same moment as the last one is found by the next scan, which begins there.
         reached = upto if len(found) < limit else found[-1][1]
         self.after_commit.append(lambda: sweep.note(since, reached, began))
         return self._locked_seqs([seq for seq, _ in found], condition, parameters)
 
     def blobs(self, seqs: Collection[int]) -> dict[int, Blobs]:
-        found = self.execute(
-            self.text(
-                "SELECT wanted.seq, payload.data, result.data, checkpoint.data"
-                " FROM unnest(%(seqs)s::bigint[]) AS wanted (seq)"
-                " LEFT JOIN {schema}.payload ON payload.seq = wanted.seq"
-                " LEFT JOIN {schema}.result ON result.seq = wanted.seq"
-                " LEFT JOIN {schema}.checkpoint ON checkpoint.seq = wanted.seq"
-            ),
-            {"seqs": numbers(seqs)},
-        )
+        found = self.execute(self.sql["blobs"], {"seqs": numbers(seqs)})
         return {seq: Blobs(payload or b"", result, checkpoint) for seq, payload, result, checkpoint in found}
 
     def _found_where(self, condition: str, parameters: dict[str, Any], tail: str = "") -> list[Row]:
@@ -175,7 +166,7 @@ class PostgresTransaction(
     ) -> list[Row]:
         if not seqs:
             return []
-        self.lock_turns(seqs=seqs)
+        self.lock_reached(seqs=seqs)
         return self._locked(seqs, condition, parameters)
 
     def _locked(
@@ -204,7 +195,7 @@ class PostgresTransaction(
         self.is_news = True
         if len(jobs) >= _COPIED:
             seqs = self.reserve(len(jobs))
-            with self._taken_ids_named([job.id for job in jobs]):
+            with self._stored_ids_named([job.id for job in jobs]):
                 bulk.copy_plain(self, jobs, seqs)
             self.witness = (seqs[-1], 1, self.now)
         else:
@@ -224,7 +215,7 @@ class PostgresTransaction(
             self.changes += [plain_change(job, self.now) for job in jobs]
 
     def insert_missing(self, jobs: Sequence[Job]) -> Sequence[Job]:
-        """Look the ids up only after one of them was found to be taken: a first write has none, a rerun many."""
+        """Look the ids up only after one of them was found to be stored: a first write has none, a rerun many."""
         if not self._meets_stored and len(jobs) >= _COPIED:
             try:
                 self.insert_plain(jobs)
@@ -243,14 +234,14 @@ class PostgresTransaction(
             raise DuplicateIdError([row.id for row in rows if row.id not in done])
 
     def _insert_many(self, rows: Sequence[Row]) -> None:
-        with self._taken_ids_named([row.id for row in rows]):
+        with self._stored_ids_named([row.id for row in rows]):
             bulk.copy_rows(self, rows)
 
     @contextlib.contextmanager
-    def _taken_ids_named(self, ids: Sequence[str]) -> Iterator[None]:
-        """Turn a taken id into DuplicateIdError.
+    def _stored_ids_named(self, ids: Sequence[str]) -> Iterator[None]:
+        """Turn a stored id into DuplicateIdError.
 
-        The error aborts the transaction, in which the taken ids could not be read any more: hence the savepoint.
+        The error aborts the transaction, in which the stored ids could not be read any more: hence the savepoint.
         """
         try:
             with self.connection.transaction():
@@ -258,10 +249,10 @@ class PostgresTransaction(
         except errors.UniqueViolation:
             if self._opening.may_prepare:
                 prepared.forget(self.connection)
-            taken = self.execute(
+            stored = self.execute(
                 self.text("SELECT id FROM {schema}.job WHERE id = ANY(%(ids)s::text[])"), {"ids": list(ids)}
             )
-            known = {job_id for (job_id,) in taken}
+            known = {job_id for (job_id,) in stored}
             if not known:
                 raise  # the other job vanished meanwhile
             raise DuplicateIdError([each for each in ids if each in known]) from None
@@ -286,7 +277,7 @@ class PostgresTransaction(
             # Some have keys, or others wait for them. What the rest of the work wants of those is locked now, with the
             # rows of all, so that the simple ones need not go its way.
             self.expect(Reach.NEXT)
-            self.lock_turns(ids=fences)
+            self.lock_reached(ids=fences)
             found = self._complete_found(fences, are_held=True)
         if found[0][3] is None:
             return []

@@ -25,12 +25,12 @@ class BaseTransaction(Transaction):
     Attributes:
         opened_at: the time of its first statement, before it had its xid; 0 if another clock is used.
         xid: by which the server knows what became of it; None while nothing was written.
-        may_hand_out: those who wait for jobs in this process may take some in this transaction.
+        may_hand_out: streams of this process that wait for jobs may claim some in this transaction.
         is_long: others may commit much while this transaction is open, so its ready jobs count as late.
         is_due: a delayed job may be due; false if there was none at the transaction's time.
         after_commit: what this process may remember once the commit is known.
         wants_upkeep: the journal is to be numbered and folded after the commit.
-        is_news: streams of other processes want to know: a job became takeable, or one they hold was touched.
+        is_news: streams of other processes want to know: a job became ready, or one they hold was changed.
         witness: insertion number, step and time of a journal row that is there if, and only if, the commit succeeded.
     """
 
@@ -107,7 +107,7 @@ class BaseTransaction(Transaction):
         return self._opening.own_now if self._now is None else self._now
 
     def since(self) -> int | None:
-        """Return from where a statement that may be the first one looks for due jobs; None if it need not look."""
+        """Return from where a statement that may be the first one searches due jobs; None if it need not."""
         return self._opening.since if self._now is None else None
 
     def answer(self, statement: Prepared, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -1,7 +1,7 @@
 """Claims: select from the ready set, with payloads, then assign what was selected.
 
 The selection is driven by the narrowest index at hand: the key, then the rarest tag, then the types, then the whole
-ready set in order. All text is put together from the fragments in this file; values are parameters. Two statements are
+ready set in order. Its text is put together from the fragments in this file; values are parameters. Two statements are
 faster than one UPDATE … RETURNING, which builds a table of all it returns (9 against 13 µs per job).
 
 The selection is returned as one row, a JSON array. The GIL is released at every step of a query: with one row per job, a
@@ -19,7 +19,8 @@ import msgspec
 from penstock.backends.engine.rows import FIRST_CLAIM_COLUMNS, IS_USUAL, damage_named, first_claims
 from penstock.backends.engine.store import Claim, claim_change, emit, jobs_of
 from penstock.backends.sqlite.connection import fetch
-from penstock.backends.sqlite.transaction_base import COLUMN_LIST, BaseTransaction, counted, json_array
+from penstock.backends.sqlite.statements import statement
+from penstock.backends.sqlite.transaction_base import BaseTransaction, counted, json_array
 from penstock.job import Job
 
 __all__ = ["ClaimingTransaction"]
@@ -35,45 +36,30 @@ _FOUND: Final = (
     *(f"job.{name}" for name in FIRST_CLAIM_COLUMNS),
     f"length(payload.data) > {_SMALL}",
 )
-_SELECT: Final = f"""SELECT json_group_array(json_array({", ".join(f"c{n}" for n in range(len(_FOUND)))})) FROM (
-SELECT {", ".join(f"{text} AS c{n}" for n, text in enumerate(_FOUND))}
-FROM ({{candidates}}) AS candidate
-CROSS JOIN job ON job.seq = candidate.seq
-LEFT JOIN payload ON payload.seq = job.seq
-LEFT JOIN result ON result.seq = job.seq
-LEFT JOIN checkpoint ON checkpoint.seq = job.seq
-ORDER BY candidate.priority, candidate.order_at, candidate.seq)"""
+_FOUND_NAMES: Final = ", ".join(f"c{n}" for n in range(len(_FOUND)))
+_FOUND_LIST: Final = ", ".join(f"{text} AS c{n}" for n, text in enumerate(_FOUND))
 _PAYLOADS: Final = "SELECT seq, data FROM payload WHERE seq IN (SELECT value FROM json_each(?))"
 # Where a selected row has them.
 _PAYLOAD: Final = 2
 FOUND_STATUS: Final = 3
 FOUND_TAGS: Final = 4 + FIRST_CLAIM_COLUMNS.index("tags")
 FOUND_TYPE: Final = 4 + FIRST_CLAIM_COLUMNS.index("type")
-TAKE: Final = """UPDATE OR FAIL job SET
-    from_status = status, status = 'running', gate = NULL, verb = 'claim', n = n + 1, attempt = attempt + 1,
-    assignee_id = :assignee, assigned_at = :now, attempt_started_at = :now, updated_at = :now,
-    started_at = coalesce(started_at, :now), progress = 0, owner = :owner,
-    description = CASE WHEN attempt = 0 THEN description END,
-    lease_until = CASE WHEN :owner IS NULL THEN :now + visibility END,
-    deadline_at = :now + execution, attempt_ready_at = ready_at
-WHERE seq IN (SELECT value FROM json_each(:seqs))"""
+_ASSIGN: Final = statement("claim_assign")
 _OTHER_TAG: Final = (
     " AND EXISTS (SELECT 1 FROM job_tag AS t WHERE t.tag = :tag{number} AND t.seq = {table}.seq)"
 )
-_PROMOTE: Final = (
-    "UPDATE job SET gate = 0 WHERE seq IN (SELECT seq FROM ("
-    + " UNION ALL ".join(
-        "SELECT * FROM (SELECT seq, priority, due_at FROM job INDEXED BY job_delayed"
-        f" WHERE gate = 1 AND priority = {level} AND due_at <= ?1 ORDER BY due_at, seq LIMIT ?2)"
-        for level in range(5)
-    )
-    + f") ORDER BY priority, due_at, seq LIMIT ?2) RETURNING {COLUMN_LIST}"
+_PRIORITIES: Final = range(5)
+_DUE: Final = (
+    "SELECT seq, priority, due_at FROM job INDEXED BY job_delayed"
+    " WHERE gate = 1 AND priority = {level} AND due_at <= ?1"
 )
-_ANY_DUE: Final = "SELECT " + " OR ".join(
-    "EXISTS (SELECT 1 FROM job INDEXED BY job_delayed"
-    f" WHERE gate = 1 AND priority = {level} AND due_at <= ?1)"
-    for level in range(5)
+_PROMOTE: Final = statement(
+    "promote",
+    due=" UNION ALL ".join(
+        f"SELECT * FROM ({_DUE.format(level=level)} ORDER BY due_at, seq LIMIT ?2)" for level in _PRIORITIES
+    ),
 )
+_ANY_DUE: Final = "SELECT " + " OR ".join(f"EXISTS ({_DUE.format(level=level)})" for level in _PRIORITIES)
 
 
 class ClaimingTransaction(BaseTransaction):
@@ -95,9 +81,9 @@ class ClaimingTransaction(BaseTransaction):
         if not found:
             return []
         self.cursor.execute(
-            TAKE,
+            _ASSIGN,
             {
-                "assignee": claim.assignee_id,
+                "assignee_id": claim.assignee_id,
                 "now": self.now,
                 "owner": claim.owner,
                 "seqs": json_array([seq for seq, *_ in found]),
@@ -154,7 +140,7 @@ class ClaimingTransaction(BaseTransaction):
 
 
 def select_candidates(cursor: apsw.Cursor, claim: Claim) -> list[list[Any]]:
-    """Return what a claim may take, in order; `claim.tags` begin with the rarest.
+    """Return the jobs for a claim, in order; `claim.tags` begin with the rarest.
 
     Each is the job's insertion number, whether `first_claims` can build it, its payload, its status, and the columns of
     `first_claims`.
@@ -187,7 +173,12 @@ def _selection(claim: Claim) -> tuple[str, dict[str, Any]]:
 
 @lru_cache(maxsize=256)
 def _statement(tags: int, types: int | None, has_key: bool) -> str:
-    return _SELECT.format(candidates=_candidates(tags, types, has_key))
+    return statement(
+        "claim_select",
+        found_names=_FOUND_NAMES,
+        found=_FOUND_LIST,
+        candidates=_candidates(tags, types, has_key),
+    )
 
 
 def _candidates(tags: int, types: int | None, has_key: bool) -> str:

@@ -13,6 +13,7 @@ import apsw
 
 from penstock.backends.engine.rows import decode_strings
 from penstock.backends.sqlite.connection import fetch
+from penstock.backends.sqlite.statements import statement
 
 __all__ = ["Tally", "fold_counters"]
 
@@ -24,12 +25,7 @@ _CHANGES: Final = (
     "SELECT type, tags, from_status, status, verb, retry_count FROM journal WHERE seq > ? AND seq <= ?"
 )
 _PORTION: Final = 20_000
-# An update may have changed the tags, so it takes away what the row before it gave.
-_BEFORE_UPDATES: Final = """SELECT earlier.tags, later.from_status, count(*), sum(earlier.retry_count)
-FROM journal AS later
-JOIN journal AS earlier ON earlier.job_seq = later.job_seq AND earlier.n = later.n - 1
-WHERE later.seq > ?1 AND later.seq <= ?2 AND later.verb = 'update'
-GROUP BY earlier.tags, later.from_status"""
+_BEFORE_UPDATES: Final = statement("before_updates")
 _ADD: Final = """INSERT INTO stat (tag, status, jobs, retries) VALUES (?, ?, ?, ?)
 ON CONFLICT (tag, status) DO UPDATE SET jobs = jobs + excluded.jobs, retries = retries + excluded.retries"""
 _ADD_TYPE: Final = """INSERT INTO type_stat (type, status, jobs, entered) VALUES (?, ?, ?, ?)

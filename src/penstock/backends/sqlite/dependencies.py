@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from penstock.backends.engine.rows import Gate, Row
 from penstock.backends.engine.store import Edge
 from penstock.backends.sqlite.connection import fetch
+from penstock.backends.sqlite.statements import statement
 from penstock.backends.sqlite.transaction_base import SELECT, BaseTransaction, json_array
 
 __all__ = ["DependenciesTransaction"]
+
+_FIRST_AWAITED: Final = statement("first_awaited")
 
 
 class DependenciesTransaction(BaseTransaction):
@@ -57,12 +61,5 @@ class DependenciesTransaction(BaseTransaction):
         return list(found.values())
 
     def first_awaited(self, row: Row) -> Row | None:
-        found = self.fetch_rows(
-            f"""WITH RECURSIVE awaited (seq) AS (
-                SELECT on_seq FROM edge WHERE job_seq = ?1 AND kind <> 'spawned'
-                UNION
-                SELECT edge.on_seq FROM edge JOIN awaited ON edge.job_seq = awaited.seq AND kind <> 'spawned')
-            {SELECT} WHERE seq IN (SELECT seq FROM awaited) AND key = ?2 AND closed = 0 ORDER BY seq LIMIT 1""",
-            (row.seq, row.key),
-        )
+        found = self.fetch_rows(_FIRST_AWAITED, (row.seq, row.key))
         return found[0] if found else None

@@ -11,6 +11,7 @@ from penstock.backends.contract.values import JobEnd
 from penstock.backends.engine.rows import JOURNAL_COLUMNS, damage_named, job_end
 from penstock.backends.engine.store import DeliveryRow
 from penstock.backends.sqlite.connection import fetch
+from penstock.backends.sqlite.statements import statement
 from penstock.backends.sqlite.transaction_base import BaseTransaction
 from penstock.job import FINAL
 
@@ -23,28 +24,11 @@ _HAS_CALLBACKS: Final = """SELECT
     EXISTS (SELECT 1 FROM job INDEXED BY job_callback WHERE callback_url IS NOT NULL),
     (SELECT max(seq) FROM journal)"""
 _REACHED: Final = "SELECT max(seq) FROM (SELECT seq FROM journal WHERE seq > ? ORDER BY seq LIMIT ?)"
-_ENDS: Final = f"""SELECT {", ".join(f"row.{name}" for name in JOURNAL_COLUMNS)},
-    job.callback_url, job.correlation_id, job.created_at,
-    CASE WHEN row.status = 'completed' AND length(result.data) <= ?3 THEN result.data END,
-    CASE WHEN row.status = 'completed' THEN length(result.data) END
-FROM (SELECT * FROM journal WHERE seq > ?1 ORDER BY seq LIMIT ?2) AS row
-CROSS JOIN job ON job.seq = row.job_seq
-LEFT JOIN result ON result.seq = job.seq
-WHERE row.status IN ({_FINAL}) AND row.from_status IS NOT row.status AND job.callback_url IS NOT NULL
-ORDER BY row.seq LIMIT ?4"""
+_ENDS: Final = statement(
+    "ends", row_columns=", ".join(f"row.{name}" for name in JOURNAL_COLUMNS), final=_FINAL
+)
 _DELIVERY: Final = ", ".join(DeliveryRow._fields)
-# From one lane to the next by the index, and of each the first few: the cost is that of the lanes, not of the rows.
-_DUE: Final = f"""WITH RECURSIVE known (lane) AS (
-    SELECT (SELECT min(lane) FROM delivery WHERE due_at IS NOT NULL)
-    UNION ALL
-    SELECT (SELECT min(lane) FROM delivery WHERE due_at IS NOT NULL AND lane > known.lane)
-    FROM known WHERE known.lane IS NOT NULL)
-SELECT {_DELIVERY} FROM delivery WHERE seq IN (
-    SELECT each.seq FROM known CROSS JOIN delivery AS each ON each.seq IN (
-        SELECT due.seq FROM delivery AS due
-        WHERE due.lane = known.lane AND due.due_at <= ?1 AND due.due_at IS NOT NULL
-        ORDER BY due.due_at, due.seq LIMIT ?2))
-ORDER BY due_at, seq LIMIT ?3"""
+_DUE: Final = statement("due_deliveries", delivery_columns=_DELIVERY)
 
 
 class OutboxTransaction(BaseTransaction):

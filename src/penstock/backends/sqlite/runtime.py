@@ -10,19 +10,15 @@ import msgspec
 
 from penstock.backends.engine.store import State
 from penstock.backends.sqlite.connection import fetch
+from penstock.backends.sqlite.statements import statement
 from penstock.backends.sqlite.tags import rarest_tag
 
 __all__ = ["has_work", "next_due_at", "ready_filters", "states"]
 
-# From one value of an index to the next: the cost is that of the different values, not of the rows.
-_DISTINCT: Final = """WITH RECURSIVE found (value) AS (
-    SELECT (SELECT {column} FROM {source} ORDER BY {column} LIMIT 1)
-    UNION ALL
-    SELECT (SELECT {column} FROM {source} AND {column} > found.value ORDER BY {column} LIMIT 1)
-    FROM found WHERE found.value IS NOT NULL LIMIT ?)
-SELECT value FROM found WHERE value IS NOT NULL"""
-_READY_TYPES: Final = _DISTINCT.format(column="type", source="job INDEXED BY job_ready_type WHERE gate = 0")
-_READY_TAGS: Final = _DISTINCT.format(column="tag", source="ready_tag WHERE true")
+_READY_TYPES: Final = statement(
+    "distinct_values", column="type", source="job INDEXED BY job_ready_type WHERE gate = 0"
+)
+_READY_TAGS: Final = statement("distinct_values", column="tag", source="ready_tag WHERE true")
 _MAX_FILTERS: Final = 1_000
 # Where work of some types can be, by the indexes of what is ready, due but not promoted yet, in flight, retried.
 _OF_TYPES: Final = " AND job.type IN (SELECT value FROM json_each(:types)){tagged} LIMIT 1"

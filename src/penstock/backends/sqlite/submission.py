@@ -8,11 +8,13 @@ from typing import Final
 from penstock.backends.engine.rows import Row
 from penstock.backends.engine.store import NEVER, KeyHolder
 from penstock.backends.sqlite.connection import fetch
+from penstock.backends.sqlite.statements import statement
 from penstock.backends.sqlite.transaction_base import BaseTransaction, json_array
 from penstock.backends.sqlite.writer_cache import SubmissionFacts
 
 __all__ = ["SubmissionTransaction"]
 
+_COUNT_WAITING: Final = statement("count_waiting")
 _SUBMISSION_FACTS: Final = """SELECT
     (SELECT value FROM setting WHERE name = 'blocked'),
     max(ifnull((SELECT max(seq) FROM job), 0), ifnull((SELECT max(job_seq) FROM journal), 0))"""
@@ -29,16 +31,7 @@ class SubmissionTransaction(BaseTransaction):
         self.cache.facts.clear()
 
     def count_waiting(self) -> int:
-        return int(
-            self.fetch_value(
-                """SELECT total(jobs) FROM (
-                    SELECT status, jobs FROM stat WHERE tag = ''
-                    UNION ALL
-                    SELECT status, jobs FROM stat_delta
-                    WHERE seq > (SELECT value FROM setting WHERE name = 'folded'))
-                WHERE status IN ('initial_pending', 'failed_retry', 'unknown_retry')"""
-            )
-        )
+        return int(self.fetch_value(_COUNT_WAITING))
 
     def stored_ids(self, ids: Collection[str]) -> set[str]:
         query = "SELECT id FROM job WHERE id IN (SELECT value FROM json_each(?))"

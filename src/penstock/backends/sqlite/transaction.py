@@ -32,88 +32,27 @@ from penstock.backends.sqlite.consumers import ConsumersTransaction
 from penstock.backends.sqlite.dependencies import DependenciesTransaction
 from penstock.backends.sqlite.outbox import OutboxTransaction
 from penstock.backends.sqlite.owners import OwnersTransaction
+from penstock.backends.sqlite.statements import COLUMN_LIST, PLAIN_PARAMETERS, SAVE_PARAMETERS, statement
 from penstock.backends.sqlite.submission import SubmissionTransaction
-from penstock.backends.sqlite.transaction_base import COLUMN_LIST, SELECT, counted, json_array
+from penstock.backends.sqlite.transaction_base import SELECT, counted, json_array
 from penstock.backends.sqlite.upkeep import UpkeepTransaction
 from penstock.job import Job, JobStatus
 from penstock.lifecycle import Verb
 
 __all__ = ["SqliteTransaction", "fetch_blobs"]
 
-# OR FAIL: SQLite does not undo a failed statement, because its error rolls back the whole call. That saves a statement
-# journal, which costs more than the statement.
 _INSERT: Final = f"INSERT OR FAIL INTO job ({COLUMN_LIST}) VALUES ({', '.join('?' * len(COLUMNS))})"
 _INSERT_PAYLOAD: Final = "INSERT INTO payload (seq, data) VALUES (?, ?)"
-# A plain job differs from others in these values alone; constants cost less than parameters.
-_PLAIN_VALUES: Final = {
-    "seq": "?1", "id": "?2", "type": "?3", "tags": "?4", "priority": "?5", "order_at": "?6", "created_at": "?6",
-    "ready_at": "?6", "updated_at": "?6", "max_attempts": "?7", "retry": "?8", "execution": "?9",
-    "visibility": "?10", "lifetime": "?11", "expires_at": "?6 + ?11", "status": "'initial_pending'",
-    "closed": "0", "gate": "0", "unmet": "0", "fan": "0", "depth": "1", "n": "1", "attempt": "0", "held": "0",
-    "retry_count": "0", "failures": "0", "progress": "0", "error_message": "''", "after": "'[]'",
-    "after_any": "'[]'", "verb": "'enqueue'",
-}  # fmt: skip
-_PLAIN_TAGS: Final = list(_PLAIN_VALUES).index("tags")
-_PLAIN_TYPE: Final = list(_PLAIN_VALUES).index("type")
-_INSERT_PLAIN: Final = (
-    f"INSERT OR FAIL INTO job ({', '.join(_PLAIN_VALUES)}) VALUES ({', '.join(_PLAIN_VALUES.values())})"
-)
-_SAVED: Final = (
-    "tags",
-    "priority",
-    "order_at",
-    "status",
-    "closed",
-    "gate",
-    "unmet",
-    "n",
-    "attempt",
-    "lost_attempt",
-    "retry_count",
-    "failures",
-    "assignee_id",
-    "assigned_at",
-    "owner",
-    "lease_until",
-    "deadline_at",
-    "due_at",
-    "ready_at",
-    "started_at",
-    "attempt_started_at",
-    "last_retry_at",
-    "finalized_at",
-    "updated_at",
-    "progress",
-    "error_message",
-    "error_category",
-    "error_code",
-    "correlation_id",
-    "callback_url",
-    "verb",
-    "from_status",
-)
-#: Whether an attempt begins: the parameter of the verb, by its number.
-_BEGINS: Final = f"?{_SAVED.index('verb') + 1} IN ('claim', 'restart')"
-_SAVE: Final = (
-    f"UPDATE OR FAIL job SET {', '.join(f'{name} = ?' for name in _SAVED)},"
-    f" attempt_ready_at = CASE WHEN {_BEGINS} THEN ?{_SAVED.index('ready_at') + 1} ELSE attempt_ready_at END,"
-    f" description = CASE WHEN {_BEGINS} AND attempt > 0 THEN NULL ELSE description END WHERE seq = ?"
-)
+_ENQUEUE: Final = statement("enqueue")
+_PLAIN_TAGS: Final = PLAIN_PARAMETERS.index("tags")
+_PLAIN_TYPE: Final = PLAIN_PARAMETERS.index("type")
+_SAVE: Final = statement("save")
+_saved_values = attrgetter(*SAVE_PARAMETERS)
 _tallied_values = attrgetter("type", "tags", "from_status", "status", "verb", "retry_count")
-_saved_values = attrgetter(*_SAVED, "seq")
-# A job's `n` rises with every change: while it is 2, its first claim was the last thing that happened to it.
-_COMPLETE_HELD: Final = """UPDATE OR FAIL job SET
-    from_status = 'running', status = 'completed', closed = 1, verb = 'complete', n = n + 1, finalized_at = ?2,
-    updated_at = ?2, owner = NULL, lease_until = NULL, deadline_at = NULL
-WHERE seq IN (SELECT value FROM json_each(?1)) AND n = 2 AND status = 'running' AND fan = 0"""
+_COMPLETE_HELD: Final = statement("complete_held")
+_COMPLETE_SIMPLE: Final = statement("complete_simple")
 _LAST_CHANGED: Final = "SELECT job_seq FROM journal ORDER BY seq DESC LIMIT ?"
-_COMPLETE_SIMPLE: Final = """UPDATE OR FAIL job SET
-    from_status = status, status = 'completed', closed = 1, verb = 'complete', n = n + 1, finalized_at = ?2,
-    updated_at = ?2, started_at = coalesce(started_at, ?2), owner = NULL, lease_until = NULL, deadline_at = NULL
-FROM json_each(?1) AS fence
-WHERE job.id = fence.key AND job.key IS NULL AND job.fan = 0 AND job.status IN ('running', 'cancelling')
-    AND (fence.value IS NULL OR job.attempt = fence.value)
-RETURNING id, seq, assignee_id, type, tags, from_status, attempt"""
+_LOST: Final = statement("lost")
 _PLACE: Final = "UPDATE job SET gate = ?, ready_at = ?, unmet = ? WHERE seq = ?"
 _placed_values = attrgetter("gate", "ready_at", "unmet", "seq")
 _IN_FLIGHT: Final = "status IN ('running', 'cancelling')"
@@ -179,14 +118,7 @@ class SqliteTransaction(
             (self.now, limit),
         )
         orphaned = self.fetch_rows(
-            f"""{SELECT} INDEXED BY job_owner WHERE owner IS NOT NULL AND (
-                owner IN (SELECT value FROM json_each(?1))
-                OR NOT EXISTS (SELECT 1 FROM owner AS o WHERE o.id = job.owner)
-                OR (owner NOT IN (SELECT value FROM json_each(?2)) AND EXISTS (
-                    SELECT 1 FROM owner AS o
-                    WHERE o.id = job.owner
-                    AND max(o.beat_at, job.assigned_at) + min(?3, coalesce(job.visibility, ?3)) <= ?4)))
-                ORDER BY seq LIMIT ?5""",
+            _LOST,
             (json_array(gone), json_array(spared), liveness, self.now, limit - len(unleased)),
         )
         return unleased + orphaned
@@ -234,9 +166,9 @@ class SqliteTransaction(
         values = [plain_values(job, seq, now) for seq, job in enumerate(jobs, first)]
         try:
             if len(jobs) == 1:
-                self.cursor.execute(_INSERT_PLAIN, values[0])
+                self.cursor.execute(_ENQUEUE, values[0])
             else:
-                self.cursor.executemany(_INSERT_PLAIN, values)
+                self.cursor.executemany(_ENQUEUE, values)
         except apsw.ConstraintError:
             raise self._duplicates([job.id for job in jobs], first) from None
         self.add_journaled(
@@ -381,15 +313,15 @@ def _completion(
 
 
 def plain_values(job: Job, seq: int, now: int) -> tuple[Any, ...]:
-    """Return the parameters of `_INSERT_PLAIN`."""
+    """Return the parameters of `enqueue.sql`, in the order of `PLAIN_PARAMETERS`."""
     retry = job.retry
     return (
         seq,
+        now,
         job.id,
         job.type,
         NO_STRINGS if not job.tags else encode_strings(job.tags),
         int(job.priority),
-        now,
         None if retry is None else retry.max_attempts,
         None if retry is None else encode_policy(retry),
         *encode_timeouts(job.timeouts),

@@ -10,17 +10,17 @@ import apsw
 import msgspec
 
 from penstock.backends.contract.values import Change
-from penstock.backends.engine.rows import COLUMNS, Row
+from penstock.backends.engine.rows import Row
 from penstock.backends.engine.store import Transaction
 from penstock.backends.sqlite.connection import fetch
 from penstock.backends.sqlite.counters import Tally
+from penstock.backends.sqlite.statements import COLUMN_LIST
 from penstock.backends.sqlite.tags import rarest_tag
 from penstock.backends.sqlite.writer_cache import WriterCache
 from penstock.job import Job
 
 __all__ = ["COLUMN_LIST", "SELECT", "BaseTransaction", "counted", "json_array"]
 
-COLUMN_LIST: Final = ", ".join(COLUMNS)
 SELECT: Final = f"SELECT {COLUMN_LIST} FROM job"
 _encode = msgspec.json.Encoder().encode
 _V = TypeVar("_V")

@@ -1,5 +1,5 @@
 -- Remove the histories that end among the next journal rows, whole, if they may go; count what went.
--- The newest row stays, so that its number is not given again; so does what the counters have not taken in.
+-- The newest row stays, so that its number is not given again; so does what is not folded into the counters yet.
 WITH bound AS MATERIALIZED (
     SELECT LEAST(
         (SELECT COALESCE(max(seq), 0) - 1 FROM {schema}.journal),

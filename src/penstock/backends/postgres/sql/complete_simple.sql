@@ -7,33 +7,17 @@ moment AS MATERIALIZED (
 ),
 done AS (
     UPDATE {schema}.job
-    SET from_status = job.status,
-        status = 'completed',
-        verb = 'complete',
-        n = job.n + 1,
-        updated_at = moment.now,
-        finalized_at = moment.now,
-        closed = 1,
-        gate = NULL,
-        owner = NULL,
-        lease_until = NULL,
-        deadline_at = NULL
+    SET {complete_set}
     FROM found
     CROSS JOIN moment
     WHERE job.seq = found.seq
     RETURNING {job_columns}, job.attempt_ready_at, found.owner AS holder
 ),
 journaled AS (
-    INSERT INTO {schema}.journal_inbox (
-        job_seq, recorded_at, job_id, n, type, verb, from_status, status, attempt, retry_count, failures,
-        max_attempts, priority, tags, idempotency_key, assignee_id, due_at, error_category, error_code,
-        error_message, progress, ready_at, started_at)
-    SELECT
-        seq, updated_at, id, n, type, verb, from_status, status, attempt, retry_count, failures,
-        max_attempts, priority, tags, idempotency_key, assignee_id, due_at, error_category, error_code,
-        error_message, progress, attempt_ready_at, attempt_started_at
-    FROM done
-    ORDER BY seq
+    INSERT INTO {schema}.journal_inbox ({step_entry}, {end_entry})
+    SELECT {step_entry_values}, {end_entry_values}
+    FROM done AS step
+    ORDER BY step.seq
 )
 SELECT
     moment.now, pg_current_xact_id()::text, true,

@@ -1,4 +1,4 @@
--- Store one plain job, unless the queue is blocked or its id is taken. Answers how many passed each of
+-- Store one plain job, unless the queue is blocked or its id is stored already. Answers how many passed each of
 -- the two, and the time.
 WITH new AS MATERIALIZED (
     SELECT nextval('{schema}.job_number') AS seq, COALESCE(%(now)s::bigint, {now}) AS now
@@ -6,13 +6,8 @@ WITH new AS MATERIALIZED (
     WHERE NOT blocked
 ),
 stored AS (
-    INSERT INTO {schema}.job (
-        seq, id, type, tags, priority, max_attempts, retry, execution, visibility, lifetime,
-        order_at, created_at, updated_at, ready_at, expires_at, gate, token)
-    SELECT
-        seq, %(id)s::text, %(type)s::text, %(tags)s::text, %(priority)s::smallint, %(max_attempts)s::integer,
-        %(retry)s::text, %(execution)s::bigint, %(visibility)s::bigint, %(lifetime)s::bigint,
-        now, now, now, now, now + %(lifetime)s::bigint, 0, %(token)s::bigint
+    INSERT INTO {schema}.job ({plain_columns}, token)
+    SELECT {plain_given}, %(token)s::bigint
     FROM new
     ON CONFLICT (id) DO NOTHING
     RETURNING seq, id, type, tags, priority, max_attempts, order_at, updated_at, gate

@@ -1,20 +1,13 @@
 -- As enqueue, for a few plain jobs at once: answers whether the queue is open, the ids stored, and the time.
 WITH new AS MATERIALIZED (
     SELECT
-        nextval('{schema}.job_number') AS seq, control.now,
-        id, type, tags, priority, max_attempts, retry, execution, visibility, lifetime, payload
+        nextval('{schema}.job_number') AS seq, control.now, {plain_fields}, payload
     FROM (SELECT COALESCE(%(now)s::bigint, {now}) AS now FROM {schema}.control WHERE NOT blocked) AS control
-    CROSS JOIN json_to_recordset(%(rows)s::json) AS r (
-        id text, type text, tags text, priority smallint, max_attempts integer, retry text, execution bigint,
-        visibility bigint, lifetime bigint, payload text)
+    CROSS JOIN json_to_recordset(%(rows)s::json) AS r ({plain_typed}, payload text)
 ),
 stored AS (
-    INSERT INTO {schema}.job (
-        seq, id, type, tags, priority, max_attempts, retry, execution, visibility, lifetime,
-        order_at, created_at, updated_at, ready_at, expires_at, gate, late, token)
-    SELECT
-        seq, id, type, tags, priority, max_attempts, retry, execution, visibility, lifetime,
-        now, now, now, now, now + lifetime, 0, %(is_long)s, %(token)s::bigint
+    INSERT INTO {schema}.job ({plain_columns}, late, token)
+    SELECT {plain_new}, %(is_long)s, %(token)s::bigint
     FROM new
     ON CONFLICT (id) DO NOTHING
     RETURNING seq, id, type, tags, priority, max_attempts, order_at, updated_at, gate

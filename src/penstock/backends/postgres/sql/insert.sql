@@ -1,4 +1,4 @@
--- Store a few new jobs. Ids that are taken are left out, and missing in the answer.
+-- Store a few new jobs. Ids that are stored already are left out, and missing in the answer.
 WITH stored AS (
     INSERT INTO {schema}.job ({columns}, late)
     SELECT {columns}, COALESCE(gate = 0 AND (%(is_long)s OR order_at <> updated_at), false)

@@ -1,7 +1,7 @@
 -- Each priority from its floor on, most urgent first; after those, what lies a little way below (see floors.py). Before the
 -- floor come the late jobs that lie below it, each by itself: a scan that began at the first of them would walk over every
 -- dead entry between. If there are too many of those, or if the clock has gone back behind the floor, a claim begins at
--- the lowest place. The spans never overlap, but for late jobs below the floor, which those that look back leave out.
+-- the lowest place. The spans never overlap, but for late jobs below the floor, which those that scan back leave out.
 FROM moment
     CROSS JOIN LATERAL (
         SELECT lane.priority, lane.is_back, part.low_at, part.low_seq, part.high_at, part.high_seq
@@ -20,7 +20,7 @@ FROM moment
         CROSS JOIN LATERAL (
             SELECT
                 1,
-                CASE WHEN lane.is_back THEN LEAST(low.at, moment.now - %(look_back)s::bigint) ELSE low.at END,
+                CASE WHEN lane.is_back THEN LEAST(low.at, moment.now - %(scan_back)s::bigint) ELSE low.at END,
                 CASE WHEN lane.is_back THEN 0 ELSE low.seq END,
                 CASE WHEN lane.is_back THEN low.at ELSE {highest} END,
                 CASE WHEN lane.is_back THEN low.seq ELSE {highest} END
@@ -31,7 +31,7 @@ FROM moment
               AND late.priority = lane.priority
               AND {is_its_type}
               AND (late.order_at, late.seq) <= (low.at, low.seq)
-        ) AS part (turn, low_at, low_seq, high_at, high_seq)
-        ORDER BY lane.is_back, lane.priority, part.turn, part.low_at, part.low_seq
+        ) AS part (part_order, low_at, low_seq, high_at, high_seq)
+        ORDER BY lane.is_back, lane.priority, part.part_order, part.low_at, part.low_seq
         OFFSET 0
     ) AS span

@@ -1,5 +1,5 @@
 -- The transaction's time, whether streams must not serve the assignee now, and whether a delayed job is due that was not
--- promoted yet (from `since` on; null: not checked). Then a claim takes nothing, and the caller promotes the due ones first.
+-- promoted yet (from `since` on; null: not checked). Then nothing is claimed, and the caller promotes the due ones first.
 moment AS MATERIALIZED (
     SELECT
         clock.now,

@@ -1,5 +1,5 @@
 -- Give committed journal rows their numbers: dense, in the order of the inbox, so that a job's rows keep theirs.
--- Runs under the numbering lock, taken by an earlier statement: this one's snapshot sees what the last holder did.
+-- Runs under the numbering lock, acquired by an earlier statement: this one's snapshot sees what the last holder did.
 WITH wanted AS MATERIALIZED (
     SELECT id
     FROM {schema}.journal_inbox

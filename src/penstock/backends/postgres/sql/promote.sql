@@ -1,5 +1,5 @@
 -- Move delayed jobs that are due into the ready set, most urgent first, at most %(limit)s.
--- Jobs before `since` were moved by an earlier pass; dead index entries of such jobs are not looked at again.
+-- Jobs before `since` were moved by an earlier pass; dead index entries of such jobs are not read again.
 WITH due AS MATERIALIZED (
     SELECT found.seq
     FROM generate_series(0, 4) AS level

@@ -21,17 +21,9 @@ becomes AS MATERIALIZED (
 ),
 changed AS (
     UPDATE {schema}.job
-    SET {assignments},
+    SET {save_set},
         late = COALESCE(given.gate = 0 AND given.order_at <> given.updated_at, false),
-        late_at = given.updated_at,
-        attempt_ready_at = CASE
-            WHEN given.verb IN ('claim', 'restart') THEN given.ready_at
-            ELSE job.attempt_ready_at
-        END,
-        description = CASE
-            WHEN given.verb IN ('claim', 'restart') AND job.attempt > 0 THEN NULL
-            ELSE job.description
-        END
+        late_at = given.updated_at
     FROM given
     WHERE job.seq = given.seq
 ),
@@ -49,21 +41,11 @@ come AS (
     EXCEPT
     SELECT tag, priority, order_at, seq FROM was
 )
-INSERT INTO {schema}.journal_inbox (
-    job_seq, recorded_at, job_id, n, type, verb, from_status, status, attempt, retry_count, failures, max_attempts,
-    priority, key, tags, idempotency_key, assignee_id, due_at, error_category, error_code, error_message, progress,
-    ready_at, started_at, tags_before)
-SELECT
-    given.seq, given.updated_at, given.id, given.n, given.type, given.verb, given.from_status, given.status,
-    given.attempt, given.retry_count, given.failures, given.max_attempts, given.priority, given.key, given.tags,
-    given.idempotency_key, given.assignee_id, given.due_at, given.error_category, given.error_code,
-    given.error_message, given.progress,
-    CASE WHEN step.ends_attempt THEN old.attempt_ready_at END,
-    CASE WHEN step.ends_attempt THEN old.attempt_started_at END,
-    CASE WHEN given.verb = 'update' THEN old.tags END
-FROM given
-JOIN {schema}.job AS old ON old.seq = given.seq
+INSERT INTO {schema}.journal_inbox ({step_entry}, {end_entry}, tags_before)
+SELECT {step_entry_values}, {end_entry_if_ended}, CASE WHEN step.verb = 'update' THEN old.tags END
+FROM given AS step
+JOIN {schema}.job AS old ON old.seq = step.seq
 CROSS JOIN LATERAL (
-    SELECT given.from_status IN ('running', 'cancelling') AND given.status NOT IN ('running', 'cancelling')
-) AS step (ends_attempt)
-ORDER BY given.ordinal
+    SELECT step.from_status IN ('running', 'cancelling') AND step.status NOT IN ('running', 'cancelling')
+) AS attempt (has_ended)
+ORDER BY step.ordinal
