@@ -104,9 +104,13 @@ class Submitter(VerbCaller):
 
     def _submit(self, jobs: Sequence[Job]) -> list[Job]:
         """Store jobs and return them as stored."""
-        ids = self.enqueue_jobs(jobs)
-        found = self._run(self.backend.get_jobs, ids)
-        return [found[job_id] for job_id in ids]
+        stored: list[Job] = send(
+            jobs,
+            lambda marked: self._run(self.backend.submit_jobs, marked),
+            lambda found: [job.id for job in found],
+        )
+        warn_of_other_payloads(jobs, stored)
+        return stored
 
     def _requested_as(self, request: Mapping[str, Any]) -> Job:
         if not isinstance(request, Mapping) or "type" not in request:
@@ -270,15 +274,6 @@ class Queue(StoreVerbs, Submitter):
         return jobs
 
     # -- submission ---------------------------------------------------------------------------------------------
-
-    def _submit(self, jobs: Sequence[Job]) -> list[Job]:
-        stored: list[Job] = send(
-            jobs,
-            lambda marked: self._run(self.backend.submit_jobs, marked),
-            lambda found: [job.id for job in found],
-        )
-        warn_of_other_payloads(jobs, stored)
-        return stored
 
     def spawn(self, parent: Job, type: str, payload: object = None, **request: Unpack[SubmitOptions]) -> Job:
         """Store a job on behalf of a running one: whatever waits for the parent waits for it too.

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from penstock.backends.engine import arguments
-from penstock.backends.engine.rows import Row, encode_strings, micros_of, row_of
+from penstock.backends.engine.rows import Row, encode_strings, job_of, micros_of, plain_as_stored, row_of
 from penstock.backends.engine.settlement import end_doomed, fate_of
 from penstock.backends.engine.store import (
     AFTER,
@@ -43,6 +43,7 @@ class Submission:
 
     Attributes:
         stored: how many have been stored so far.
+        jobs: those that were stored, as they are stored, by id; None unless they were asked for.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Submission:
         self._check = check
         self._skips_stored = skips_stored
         self.stored = 0
+        self.jobs: dict[str, Job] | None = None
         self._ids: list[str] = []
         self._seen: dict[str, int] = {}
         self._aliases: dict[str, str] = {}
@@ -85,10 +87,14 @@ class Submission:
         except DependencyError as error:
             raise error.in_batch(self._seen[error.job_id], error.job_id) from None
 
-    def run_plain(self, jobs: Sequence[Job]) -> int:
-        """Insert plain jobs that were given together and return the time of it."""
-        self.run(jobs)
-        return self._tx.now
+    def run_returning(self, jobs: Sequence[Job]) -> tuple[list[str], dict[str, Job]]:
+        """Insert the jobs and return their ids in input order, and by id the jobs that were stored, as they are stored.
+
+        What is missing there was stored before: the id is that of the job that has the idempotency key.
+        """
+        stored: dict[str, Job] = {}
+        self.jobs = stored
+        return self.run(jobs) if len(jobs) == 1 else self.run_batch(jobs), stored
 
     def _read(self, source: Iterator[Job], count: int | None) -> list[Job]:
         """Return the next jobs of the input, none at its end."""
@@ -145,6 +151,9 @@ class Submission:
                 self._tx.insert_plain(jobs)
         self._ids += [job.id for job in jobs]
         self.stored += len(jobs)
+        if self.jobs is not None:
+            now = self._tx.now
+            self.jobs |= {job.id: plain_as_stored(job, now) for job in jobs}
 
     def _known_dependencies(self, jobs: list[Job], source: Iterator[Job]) -> dict[str, Row]:
         """Return the stored jobs that `jobs` refer to; extends `jobs` by the rest of the input if need be."""
@@ -226,6 +235,14 @@ class Submission:
         if edges:
             tx.insert_edges(edges)
         end_doomed(tx, doomed)
+        if self.jobs is not None:
+            if doomed and len(rows) > 1:
+                # Others of the batch may have ended with them, or got their key's turn.
+                rows = tx.rows(list(rows))
+            self.jobs |= {
+                job.id: job_of(rows[job.id], bytes(job.payload), job.result, job.checkpoint, tx.now)
+                for job in ordered
+            }
 
     def _connected(
         self,
