@@ -7,6 +7,7 @@ slots they free.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -39,7 +40,8 @@ from penstock.queue.requests import (
 )
 from penstock.queue.stream import JobStream, check_claim, check_stream
 from penstock.scope import checkpoint, shielded
-from penstock.tracing import is_on, send
+from penstock.tracing import MODULE as TRACING
+from penstock.tracing import send
 
 T = TypeVar("T")
 
@@ -121,11 +123,15 @@ class Submitter:
 
     def _submit(self, jobs: Sequence[Job]) -> list[Job]:
         """Store jobs and return them as stored."""
-        stored: list[Job] = send(
-            jobs,
-            lambda marked: self._run(self.backend.submit_jobs, marked),
-            lambda found: [job.id for job in found],
-        )
+        stored: list[Job]
+        if TRACING in sys.modules:
+            stored = send(
+                jobs,
+                lambda marked: self._run(self.backend.submit_jobs, marked),
+                lambda found: [job.id for job in found],
+            )
+        else:
+            stored = self._run(self.backend.submit_jobs, jobs)
         warn_of_other_payloads(jobs, stored)
         return stored
 
@@ -150,7 +156,7 @@ class Submitter:
 
     def enqueue_job(self, job: Job) -> str:
         """See `Backend.enqueue_job`."""
-        if is_on():
+        if TRACING in sys.modules:
             job_id = send(
                 [job], lambda jobs: self._run(self.backend.enqueue_job, jobs[0]), lambda job_id: [job_id]
             )

@@ -80,17 +80,19 @@ class EngineBackend(Backend):
         options = self.options
         if not isinstance(jobs, list | tuple):
             return self._access.write_iterated(lambda tx: Submission(tx, options).run_batch(jobs))
-        arguments.check_batch(jobs, options.max_payload)
+        all_plain = arguments.check_batch(jobs, options.max_payload)
         if not jobs:
             checkpoint()
-        return self._write(lambda tx: Submission(tx, options, check=False).run_batch(jobs))
+        return self._write(
+            lambda tx: Submission(tx, options, check=False, all_plain=all_plain).run_batch(jobs)
+        )
 
     def submit_jobs(self, jobs: Sequence[Job]) -> list[Job]:
         options = self.options
         if not isinstance(jobs, list | tuple):
             raise invalid("jobs", "a list or tuple of Job", jobs)
-        arguments.check_batch(jobs, options.max_payload)
-        if len(jobs) == 1 and jobs[0].is_plain and options.max_pending is None:
+        all_plain = arguments.check_batch(jobs, options.max_payload)
+        if all_plain and len(jobs) == 1 and options.max_pending is None:
             if self._access.iterating:
                 self._access.refuse_iterated()
             moment = self._store.enqueue_plain(jobs[0])
@@ -99,7 +101,9 @@ class EngineBackend(Backend):
             return read_stored(self, jobs, [jobs[0].id])
         if not jobs:
             checkpoint()
-        ids, stored = self._write(lambda tx: Submission(tx, options, check=False).run_returning(jobs))
+        ids, stored = self._write(
+            lambda tx: Submission(tx, options, check=False, all_plain=all_plain).run_returning(jobs)
+        )
         repeated = {job_id: job for job, job_id in zip(jobs, ids, strict=True) if job_id not in stored}
         if repeated:
             stored |= zip(repeated, read_stored(self, [*repeated.values()], [*repeated]), strict=True)

@@ -41,17 +41,31 @@ CHUNK: Final = 2_000
 class Submission:
     """The new jobs of one call.
 
+    Args:
+        tx: the transaction that stores them.
+        options: those of the store.
+        check: whether to check the jobs; False if that was done.
+        all_plain: whether they are known to be plain (`Job.is_plain`).
+        skips_stored: whether to leave out jobs whose id is taken.
+
     Attributes:
         stored: how many have been stored so far.
         jobs: those that were stored, as they are stored, by id; None unless they were asked for.
     """
 
     def __init__(
-        self, tx: Transaction, options: StoreOptions, *, check: bool = True, skips_stored: bool = False
+        self,
+        tx: Transaction,
+        options: StoreOptions,
+        *,
+        check: bool = True,
+        all_plain: bool = False,
+        skips_stored: bool = False,
     ) -> None:
         self._tx = tx
         self._options = options
         self._check = check
+        self._all_plain = all_plain
         self._skips_stored = skips_stored
         self.stored = 0
         self.jobs: dict[str, Job] | None = None
@@ -109,7 +123,7 @@ class Submission:
 
     def _skips_while_inserting(self, jobs: Sequence[Job]) -> bool:
         """Whether stored jobs need not be left out beforehand: nothing depends on which these are."""
-        return self._options.max_pending is None and _are_plain(jobs)
+        return self._options.max_pending is None and self._are_plain(jobs)
 
     def _read_any(self, source: Iterator[Job], count: int | None) -> list[Job]:
         jobs = list(islice(source, count))
@@ -135,12 +149,15 @@ class Submission:
         return [(self._seen[job_id], job_id, STORED) for job_id in found]
 
     def _take(self, jobs: list[Job], source: Iterator[Job]) -> None:
-        if _are_plain(jobs):
+        if self._are_plain(jobs):
             self._take_plain(jobs)
             return
         known = self._known_dependencies(jobs, source)
         fresh = self._without_duplicates(jobs)
         self._insert_connected(fresh, known)
+
+    def _are_plain(self, jobs: Iterable[Job]) -> bool:
+        return self._all_plain or all(job.is_plain for job in jobs)
 
     def _take_plain(self, jobs: Sequence[Job]) -> None:
         self._make_room(len(jobs))
@@ -383,10 +400,6 @@ class Submission:
         except DuplicateIdError as error:
             failed = [(self._seen[taken], taken, STORED) for taken in error.ids]
             raise JobExistsError(error.ids[0], failed) from None
-
-
-def _are_plain(jobs: Iterable[Job]) -> bool:
-    return all(job.is_plain for job in jobs)
 
 
 def _keys_of(jobs: Iterable[Job]) -> set[str]:
