@@ -1,7 +1,8 @@
 """The fields of a submission, listed once, and the job made from them.
 
 `Queue.submit`, `submit_many`, `spawn`, `@app.job` and `Task.options` take these fields; the command line and the Spark
-sink offer a part of them. A new field of jobs that users may set is added here and in `Job`.
+sink offer a part of them, and `tests/unit/test_submission_fields.py` says why not the rest. A new field of jobs that users
+may set is added here and in `Job`.
 """
 
 from __future__ import annotations
