@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
+import os
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import IntEnum, StrEnum
@@ -303,7 +303,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @classmethod
     def new(cls, type: str, payload: bytes = b"", **fields: Any) -> Job:
         """Return a job with a fresh random id (UUID version 4)."""
-        return cls(id=str(uuid.uuid4()), type=type, payload=payload, **fields)
+        return cls(id=new_id(), type=type, payload=payload, **fields)
 
     @property
     def is_plain(self) -> bool:
@@ -328,6 +328,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def completed_at(self) -> datetime | None:
         """When the job reached a final status (the formal model's name for `finalized_at`)."""
         return self.finalized_at
+
+
+#: The bits of a UUID that its version, 4, and its variant leave random, and those that these two are.
+_RANDOM_BITS: Final = (1 << 128) - 1 - (0xF << 76) - (0x3 << 62)
+_FIXED_BITS: Final = (0x4 << 76) | (0x2 << 62)
+
+
+def new_id() -> str:
+    """Return a fresh random id (UUID version 4): `str(uuid.uuid4())` at half the cost."""
+    digits = "%032x" % (int.from_bytes(os.urandom(16)) & _RANDOM_BITS | _FIXED_BITS)
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 _PLAIN_FROM = Job.__struct_fields__.index("redrive_of")

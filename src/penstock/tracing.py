@@ -20,12 +20,13 @@ import msgspec
 from penstock.job import Job
 from penstock.outcome import Completed, Failed
 
-__all__ = ["flush", "is_on", "process", "send", "stamp"]
+__all__ = ["MODULE", "flush", "is_on", "process", "send", "stamp"]
 
 T = TypeVar("T")
 Outcome = TypeVar("Outcome", bound=Completed | Failed)
 
-_MODULE: Final = "opentelemetry.trace"
+#: Whether it is in `sys.modules` is `is_on`, without a call: every submission asks.
+MODULE: Final = "opentelemetry.trace"
 _MEMBER: Final = "penstock"
 _BATCH: Final = "batch"
 _MAX_STATE: Final = 512
@@ -36,7 +37,7 @@ _tracer: tuple[Any, Any] = (None, None)
 
 def is_on() -> bool:
     """Whether this process may be tracing: `opentelemetry.trace` is imported."""
-    return _MODULE in sys.modules
+    return MODULE in sys.modules
 
 
 def send(jobs: Iterable[Job], store: Callable[[Any], T], ids_of: Callable[[T], Sequence[str]]) -> T:
@@ -76,7 +77,7 @@ def stamp(types: Sequence[str]) -> Iterator[str | None]:
 
 def process(job: Job, run: Callable[[], Outcome]) -> Outcome:
     """Run a handler inside a span that is a child of, or linked to, the span that submitted its job."""
-    trace = sys.modules[_MODULE]
+    trace = sys.modules[MODULE]
     parent, links = _origin(trace, job.trace)
     attributes = _attributes("process", {job.type}) | {
         "messaging.message.id": job.id,
@@ -101,7 +102,7 @@ def process(job: Job, run: Callable[[], Outcome]) -> Outcome:
 def flush() -> None:
     """Export the pending spans: the process of a job exits without a shutdown hook."""
     if is_on():
-        provider = sys.modules[_MODULE].get_tracer_provider()
+        provider = sys.modules[MODULE].get_tracer_provider()
         force = getattr(provider, "force_flush", None)  # the API alone has none
         if force is not None:
             force(FLUSH_MILLISECONDS)
@@ -109,7 +110,7 @@ def flush() -> None:
 
 @contextmanager
 def _sending(types: Sequence[str]) -> Iterator[tuple[Any, str | None]]:
-    trace = sys.modules[_MODULE]
+    trace = sys.modules[MODULE]
     kinds = set(types)
     attributes = _attributes("send", kinds)
     if len(types) > 1:

@@ -30,7 +30,7 @@ from penstock.aio import AsyncQueue, AsyncSubmitter
 from penstock.backends import ROLES
 from penstock.testing import check_invariants
 
-POSSIBLE = {"enqueue_job", "enqueue_jobs", "get_job", "get_jobs", "close"}
+POSSIBLE = {"enqueue_job", "enqueue_jobs", "submit_jobs", "get_job", "get_jobs", "close"}
 
 
 @pytest.fixture

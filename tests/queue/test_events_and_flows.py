@@ -131,7 +131,7 @@ def test_verbs_of_the_backend_are_told_too(queue: Queue) -> None:
     for number in range(5):
         queue.backend.enqueue_job(job(f"job{number}"))
     until(lambda: events == [(EventKind.JOB_AVAILABLE, f"job{number}") for number in range(5)])
-    assert not queue._emitter._pending
+    assert not queue._emitter.pending
 
 
 def test_the_store_is_listened_to_only_while_somebody_is_subscribed(queue: Queue) -> None:
@@ -146,7 +146,7 @@ def test_the_store_is_listened_to_only_while_somebody_is_subscribed(queue: Queue
     for number in range(5):
         queue.backend.enqueue_job(job(f"job{number}"))
     queue.block()
-    assert not queue._emitter._pending
+    assert not queue._emitter.pending
     until(lambda: "penstock-events" not in {each.name for each in threading.enumerate()})
 
 
@@ -189,7 +189,7 @@ def test_a_subscriber_that_hangs_does_not_fill_the_memory(
     assert hanging.wait(SOON)
     for number in range(30):
         queue.backend.enqueue_job(job(f"job{number}"))
-    assert len(queue._emitter._pending) == 10
+    assert len(queue._emitter.pending) == 10
     go.set()
     until(lambda: told == ["first", *(f"job{number}" for number in range(20, 30))])
     assert "20 commits were dropped" in caplog.text

@@ -97,6 +97,8 @@ class TestJob:
         ids = {Job.new("resize").id for _ in range(100)}
         assert len(ids) == 100
         assert {uuid.UUID(each).version for each in ids} == {4}
+        assert {uuid.UUID(each).variant for each in ids} == {uuid.RFC_4122}
+        assert {str(uuid.UUID(each)) for each in ids} == ids
 
     def test_new_takes_every_field_by_name(self):
         job = Job.new("resize", b"{}", tags=["a"], priority=Priority.HIGH, correlation_id="c")

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from penstock.app.client import Client, QueueClient, in_child
+from penstock.app.client import Client, JobProcess, QueueClient
 from penstock.app.context import JobContext
 from penstock.app.execution import Middleware
 from penstock.app.handle import JobHandle, checked_id
@@ -326,7 +326,7 @@ class App:
             InvalidArgumentError: this is the process of a job, which has no store: submit and wait work here, over
                 the pipe to its worker.
         """
-        if in_child() is not None:
+        if JobProcess.client is not None:
             raise InvalidArgumentError(
                 "the process of a job has no store; submit, spawn and result go through its worker",
                 field="queue",
@@ -365,7 +365,7 @@ class App:
 
     def client(self) -> Client:
         """Return the client of tasks and handles; not for users."""
-        found = in_child() or self._stand_in or self._client
+        found = JobProcess.client or self._stand_in or self._client
         if found is not None:
             return found
         with self._lock:

@@ -23,11 +23,11 @@ from penstock.queue import Queue, Submitter
 __all__ = [
     "Client",
     "EndedJobs",
+    "JobProcess",
     "JoinedClient",
     "QueueClient",
     "SubmittingClient",
     "delayed",
-    "in_child",
     "set_child_client",
 ]
 
@@ -104,6 +104,8 @@ class JoinedClient:
     """Submits inside the caller's own transaction; supports nothing else."""
 
     queue: Submitter
+    #: Whether this process made the store and has not said so yet; a worker, which claims from it, clears it.
+    is_new_store: bool = False
 
     def __init__(self, queue: Submitter) -> None:
         self.queue = queue
@@ -112,7 +114,13 @@ class JoinedClient:
         if delay is not None:
             run_at = self.queue.backend.now() + delay
             jobs = [delayed(job, run_at) for job in jobs]
-        return [self.queue.enqueue_job(jobs[0])] if len(jobs) == 1 else self.queue.enqueue_jobs(jobs)
+        ids = [self.queue.enqueue_job(jobs[0])] if len(jobs) == 1 else self.queue.enqueue_jobs(jobs)
+        if self.is_new_store:
+            self._note_new_store()
+        return ids
+
+    def _note_new_store(self) -> None:
+        """Log once that the store was made by this process."""
 
 
 class QueueClient(JoinedClient):
@@ -123,18 +131,14 @@ class QueueClient(JoinedClient):
     def __init__(self, queue: Queue) -> None:
         super().__init__(queue)
         self._waiting = Waiting(queue.backend)
-        #: Whether this process made the store and has not said so yet; a worker, which claims from it, clears it.
         self.is_new_store = queue.backend.runtime.is_new
 
-    def submit(self, jobs: Sequence[Job], delay: timedelta | None = None) -> list[str]:
-        ids = super().submit(jobs, delay)
-        if self.is_new_store:
-            self.is_new_store = False
-            logger.warning(
-                "a new store was made: %s; jobs submitted here wait until a worker claims from this very store",
-                self.queue.backend.location,
-            )
-        return ids
+    def _note_new_store(self) -> None:
+        self.is_new_store = False
+        logger.warning(
+            "a new store was made: %s; jobs submitted here wait until a worker claims from this very store",
+            self.queue.backend.location,
+        )
 
     def get_job(self, job_id: str) -> Job:
         return self.queue.get_job(job_id)
@@ -179,15 +183,13 @@ class QueueClient(JoinedClient):
         self._waiting.close()
 
 
-_child_client: Client | None = None
+class JobProcess:
+    """The process of a job."""
+
+    #: The pipe to the worker, which every app uses there; None in other processes.
+    client: Client | None = None
 
 
 def set_child_client(client: Client | None) -> None:
     """Make every app of this child process use the pipe to its worker."""
-    global _child_client  # noqa: PLW0603  # one process, one job
-    _child_client = client
-
-
-def in_child() -> Client | None:
-    """Return the pipe to the worker, in the process of a job."""
-    return _child_client
+    JobProcess.client = client

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, Unpack
@@ -17,7 +16,7 @@ from penstock.backends import UNSET
 from penstock.backends.contract.callback_urls import check_callback_url
 from penstock.durations import Duration, duration
 from penstock.errors import InvalidArgumentError, shown
-from penstock.job import UNIQUE, Job, Key, Priority
+from penstock.job import UNIQUE, Job, Key, Priority, new_id
 from penstock.policy import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
 from penstock.queue.requests import SUBMIT_FIELDS, CommonOptions, labels
 
@@ -84,12 +83,17 @@ class Task(Generic[P, R]):
         self.type = type
         self.isolation = isolation
         self.limits = dict(limits or {})
-        self._options = options
         self._joined: object = None
         self._known_seconds: tuple[Timeouts, timedelta, float] | None = None
+        self._set_options(options)
+        _ = self.signature  # this is the check
+
+    def _set_options(self, options: TaskOptions) -> None:
+        delay = options.get("delay")
+        self._options = options
+        self._delay = None if delay is None else duration(delay, "delay")
         #: The fields that all its jobs share, with the app's limit that they were made for.
         self._shared: tuple[timedelta, dict[str, Any]] | None = None
-        _ = self.signature  # this is the check
 
     @functools.cached_property
     def signature(self) -> Signature:
@@ -155,8 +159,9 @@ class Task(Generic[P, R]):
             QueueBlockedError, QueueFullError: no new jobs are accepted now.
         """
         job = self._job(args, kwargs)
-        (job_id,) = self._submitter().submit([job], self._delay)
-        return self.handle_of(job, job_id)
+        client = self.app.client() if self._joined is None else self._joined_client()
+        (job_id,) = client.submit([job], self._delay)
+        return JobHandle(job_id, self.app.client, self.signature, is_duplicate=job_id != job.id)
 
     async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """As `submit`, from a coroutine: the loop goes on while the job is stored. `await` the handle for the result.
@@ -168,7 +173,10 @@ class Task(Generic[P, R]):
     def submit_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[JobHandle[R]]:
         """Store many jobs, all or none; each item is a mapping of arguments by name."""
         jobs = self._jobs(arguments)
-        return self._handles(jobs, self._submitter().submit(jobs, self._delay)) if jobs else []
+        if not jobs:
+            return []
+        client = self.app.client() if self._joined is None else self._joined_client()
+        return self._handles(jobs, client.submit(jobs, self._delay))
 
     async def submit_many_async(self, arguments: Iterable[Mapping[str, Any]]) -> list[JobHandle[R]]:
         """As `submit_many`, from a coroutine."""
@@ -191,9 +199,7 @@ class Task(Generic[P, R]):
         changed._joined = connection  # noqa: SLF001  # of the same class
         return changed
 
-    def _submitter(self) -> SubmittingClient:
-        if self._joined is None:
-            return self.app.client()
+    def _joined_client(self) -> SubmittingClient:
         return JoinedClient(self.app.queue.joined(self._joined))
 
     async def _submit_async(self, jobs: Sequence[Job]) -> list[JobHandle[R]]:
@@ -204,21 +210,17 @@ class Task(Generic[P, R]):
         return self._handles(jobs, await threads.run(lambda: client.submit(jobs, self._delay)))
 
     def _handles(self, jobs: Iterable[Job], ids: Iterable[str]) -> list[JobHandle[R]]:
-        return [self.handle_of(job, job_id) for job, job_id in zip(jobs, ids, strict=True)]
-
-    def handle_of(self, job: Job, job_id: str) -> JobHandle[R]:
-        """Return the handle of a job that was submitted and stands under an id: its own, or a duplicate's."""
-        return JobHandle(job_id, self.app.client, self.signature, is_duplicate=job_id != job.id)
+        """Return the handles of jobs that were submitted, each under its own id or a duplicate's."""
+        client, signature = self.app.client, self.signature
+        return [
+            JobHandle(job_id, client, signature, is_duplicate=job_id != job.id)
+            for job, job_id in zip(jobs, ids, strict=True)
+        ]
 
     def spawned_by(self, attempt: Attempt, arguments: Mapping[str, Any]) -> JobHandle[R]:
         """Submit a job on behalf of a running attempt; what `JobContext.spawn` does."""
         job = self._job((), arguments)
-        return self.handle_of(job, attempt.spawn(job, self._delay))
-
-    @property
-    def _delay(self) -> timedelta | None:
-        delay = self._options.get("delay")
-        return None if delay is None else duration(delay, "delay")
+        return self._handles([job], [attempt.spawn(job, self._delay)])[0]
 
     def _jobs(self, arguments: Iterable[Mapping[str, Any]]) -> list[Job]:
         if isinstance(arguments, Mapping | str | bytes) or not isinstance(arguments, Iterable):
@@ -267,7 +269,7 @@ class Task(Generic[P, R]):
                     value=value,
                 )
         changed = self._copy()
-        changed._options, changed._shared = options, None  # noqa: SLF001  # of the same class
+        changed._set_options(options)  # noqa: SLF001  # of the same class
         return changed
 
     def _copy(self) -> Task[P, R]:
@@ -302,7 +304,7 @@ class Task(Generic[P, R]):
                 "key": self._key(given.get("key"), arguments),
                 "idempotency_key": self._idempotency_key(given.get("idempotency_key"), arguments),
             }
-        return Job(id=str(uuid.uuid4()), type=self.type, payload=signature.encode(arguments), **fields)
+        return Job(id=new_id(), type=self.type, payload=signature.encode(arguments), **fields)
 
     def _shared_fields(self) -> dict[str, Any]:
         """Return the fields that are the same in all jobs of this task."""

@@ -34,33 +34,29 @@ def encode_json(value: object, field: str = "payload", *, models: bool = True) -
         InvalidArgumentError: anything else, numbers that are not finite or over 64 bits, text with NUL or lone
             surrogates, keys that are not strings, or nesting deeper than 200.
     """
-    if not _is_flat(value):
-        _check(value, field, 0, field, models)
+    if type(value) is dict:
+        # Most are objects of short numbers and simple text, which need no look at each value by itself.
+        for key, item in value.items():
+            kind = type(item)
+            if kind is str:
+                if not item.isascii() or "\0" in item:
+                    break
+            elif kind is int:
+                if not -_LARGEST_INT <= item <= _LARGEST_INT:
+                    break
+            elif item is not None and kind is not bool:
+                break
+            if type(key) is not str or not key.isascii() or "\0" in key:
+                break
+        else:
+            return _encoder.encode(value)
+    _check(value, field, 0, field, models)
     return _encoder.encode(value)
 
 
 def decode_json(data: bytes) -> Any:
     """Return the value of a JSON text."""
     return msgspec.json.decode(data)
-
-
-def _is_flat(value: object) -> bool:
-    """Whether a value is an object of short numbers and simple text, as most arguments are: nothing to check."""
-    if type(value) is not dict:
-        return False
-    for key, item in value.items():
-        kind = type(item)
-        if kind is str:
-            if not item.isascii() or "\0" in item:
-                return False
-        elif kind is int:
-            if not -_LARGEST_INT <= item <= _LARGEST_INT:
-                return False
-        elif item is not None and kind is not bool:
-            return False
-        if type(key) is not str or not key.isascii() or "\0" in key:
-            return False
-    return True
 
 
 def _check(value: object, path: str, depth: int, field: str, models: bool) -> None:

@@ -63,8 +63,11 @@ class Emitter:
         _emitters.add(weakref.ref(self, _emitters.discard))
 
     def _begin(self) -> None:
-        self._pending: deque[Sequence[Change] | Event] = deque()
-        self._is_emitting = False
+        #: Commits whose events are to be emitted.
+        self.pending: deque[Sequence[Change] | Event] = deque()
+        self.is_emitting = False
+        #: Whether there are subscribers, but the listener is the parent's, in a child process.
+        self.lost_listener = False
         self._turn = threading.Lock()
         self._mutex = threading.Lock()
         self._more = threading.Condition(self._mutex)
@@ -78,10 +81,11 @@ class Emitter:
         """Reset this object in a child process: the listener, the thread and the holders of locks are the parent's."""
         self._begin()
         self._bus.after_fork_in_child()
+        self.lost_listener = self._bus.has_subscribers()
 
     def follow_subscribers(self) -> None:
         """Listen to the store if there are subscribers, and only then."""
-        if self._closing or (self._unlisten is not None) == self._bus.has_subscribers():
+        if self._closing:
             return
         with self._switching:
             is_wanted = self._bus.has_subscribers()
@@ -96,6 +100,7 @@ class Emitter:
                 self._unlisten = unlisten
             elif not is_wanted and self._unlisten is not None:
                 self._unfollow()
+            self.lost_listener = False
 
     def close(self) -> None:
         """End every wait for subscribers: they may be waiting for the queue to close."""
@@ -111,7 +116,7 @@ class Emitter:
         if unlisten is not None:
             unlisten()
         with self._mutex:
-            self._pending.clear()
+            self.pending.clear()
         self._service.stop(wait=False)  # a subscriber may be what calls this
 
     def _wake(self) -> None:
@@ -122,19 +127,19 @@ class Emitter:
         """Emit an event that is not of a commit, after those that are pending."""
         if self._unlisten is not None:
             with self._mutex:
-                self._pending.append(event)
+                self.pending.append(event)
 
     def emit_pending(self) -> None:
         """Emit what is pending, in order. Verbs that a subscriber calls do not make events overtake each other."""
         around = _emitting.get()
-        if not (self._pending or self._is_emitting) or self in around:
+        if not (self.pending or self.is_emitting) or self in around:
             return
         while not self._turn.acquire(timeout=TURN_POLL_SECONDS):
             if self._closing:
                 return
         token = _emitting.set(around | {self})
         try:
-            self._is_emitting = True
+            self.is_emitting = True
             while (pending := self._next()) is not None:
                 for event in [pending] if isinstance(pending, Event) else events_of_all(pending):
                     try:
@@ -142,7 +147,7 @@ class Emitter:
                     except ExceptionGroup:
                         logger.exception("a subscriber failed")
         finally:
-            self._is_emitting = False
+            self.is_emitting = False
             _emitting.reset(token)
             self._turn.release()
 
@@ -153,21 +158,21 @@ class Emitter:
                     "subscribers are too slow: the events of %d commits were dropped", self._dropped
                 )
                 self._dropped = 0
-            return self._pending.popleft() if self._pending else None
+            return self.pending.popleft() if self.pending else None
 
     def _collect(self, changes: Sequence[Change]) -> None:
         with self._mutex:
-            if not self._pending:
+            if not self.pending:
                 self._more.notify_all()
-            self._pending.append(changes)
-            if len(self._pending) > MAX_PENDING:
-                self._pending.popleft()
+            self.pending.append(changes)
+            if len(self.pending) > MAX_PENDING:
+                self.pending.popleft()
                 self._dropped += 1
 
     def _emit_left_over(self) -> None:
         """Emit what no verb has emitted within a moment."""
         with self._mutex:
-            self._more.wait_for(lambda: self._pending or self._service.is_stopping)
+            self._more.wait_for(lambda: self.pending or self._service.is_stopping)
         if self._service.pause(GRACE_SECONDS):
             self.emit_pending()
 

@@ -7,17 +7,19 @@ slots they free.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
-from penstock.backends import Backend
+from penstock.backends import Backend, JoinedBackend
 from penstock.backends.contract.backend import read_stored
 from penstock.backends.contract.joined import absent
 from penstock.errors import (
     InvalidArgumentError,
     PenstockError,
+    QueueClosedError,
     ReportErrors,
     StaleAttemptError,
     shown,
@@ -26,7 +28,8 @@ from penstock.events import Event, EventBus, EventKind
 from penstock.job import Job, Key
 from penstock.queue._dispatcher import Dispatcher
 from penstock.queue._draining import DrainWatch
-from penstock.queue._verbs import StoreVerbs, VerbCaller
+from penstock.queue._verbs import StoreVerbs
+from penstock.queue.emitter import Emitter
 from penstock.queue.flow import Flow, flatten
 from penstock.queue.requests import (
     SubmitOptions,
@@ -37,14 +40,15 @@ from penstock.queue.requests import (
 )
 from penstock.queue.stream import JobStream, check_claim, check_stream
 from penstock.scope import checkpoint, shielded
-from penstock.tracing import is_on, send
+from penstock.tracing import MODULE as TRACING
+from penstock.tracing import send
 
 T = TypeVar("T")
 
 __all__ = ["Queue", "Submitter"]
 
 
-class Submitter(VerbCaller):
+class Submitter:
     """Submits jobs inside the caller's own transaction, and does nothing else; `Queue.joined` makes it.
 
     A context manager that closes it. Closing it leaves the connection, the transaction and the queue as they are.
@@ -56,8 +60,23 @@ class Submitter(VerbCaller):
         backend: the verbs that join the transaction.
     """
 
+    backend: JoinedBackend
+
+    def __init__(self, backend: JoinedBackend) -> None:
+        self.backend = backend
+        self._closed = False
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.backend!r}>"
+
+    def _run(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call a verb of the store."""
+        self._check_open()
+        return verb(*args, **kwargs)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise QueueClosedError("the queue is closed; open a new one")
 
     if not TYPE_CHECKING:  # a checker shall see that the other verbs of a queue are missing
 
@@ -104,9 +123,17 @@ class Submitter(VerbCaller):
 
     def _submit(self, jobs: Sequence[Job]) -> list[Job]:
         """Store jobs and return them as stored."""
-        ids = self.enqueue_jobs(jobs)
-        found = self._run(self.backend.get_jobs, ids)
-        return [found[job_id] for job_id in ids]
+        stored: list[Job]
+        if TRACING in sys.modules:
+            stored = send(
+                jobs,
+                lambda marked: self._run(self.backend.submit_jobs, marked),
+                lambda found: [job.id for job in found],
+            )
+        else:
+            stored = self._run(self.backend.submit_jobs, jobs)
+        warn_of_other_payloads(jobs, stored)
+        return stored
 
     def _requested_as(self, request: Mapping[str, Any]) -> Job:
         if not isinstance(request, Mapping) or "type" not in request:
@@ -129,7 +156,7 @@ class Submitter(VerbCaller):
 
     def enqueue_job(self, job: Job) -> str:
         """See `Backend.enqueue_job`."""
-        if is_on():
+        if TRACING in sys.modules:
             job_id = send(
                 [job], lambda jobs: self._run(self.backend.enqueue_job, jobs[0]), lambda job_id: [job_id]
             )
@@ -150,6 +177,14 @@ class Submitter(VerbCaller):
         """Store a tree of jobs in one transaction, children first, and return the ids in that order."""
         return self.enqueue_jobs(flatten(flow, max_depth=self.backend.options.max_depth))
 
+    def get_job(self, job_id: str) -> Job:
+        """See `Backend.get_job`."""
+        return self._run(self.backend.get_job, job_id)
+
+    def get_jobs(self, job_ids: Iterable[str]) -> dict[str, Job]:
+        """See `Backend.get_jobs`."""
+        return self._run(self.backend.get_jobs, job_ids)
+
     def close(self) -> None:
         """Refuse further calls. Idempotent."""
         self._closed = True
@@ -164,7 +199,7 @@ class Submitter(VerbCaller):
         self.close()
 
 
-class Queue(StoreVerbs, Submitter):
+class Queue(Submitter, StoreVerbs):
     """A durable queue over a store. Thread-safe. A queue with open streams maintains itself in the background.
 
     `penstock.connect(…)` makes one. A context manager that closes it.
@@ -176,12 +211,16 @@ class Queue(StoreVerbs, Submitter):
         backend: the store.
     """
 
+    backend: Backend
+
     def __init__(self, backend: Backend) -> None:
         if not isinstance(backend, Backend):
             raise InvalidArgumentError(
                 f"backend must be a Backend, got {shown(backend)}", field="backend", value=backend
             )
         super().__init__(backend)
+        self._bus = EventBus()
+        self._emitter = Emitter(backend, self._bus)
         self._dispatcher = Dispatcher(backend, self._emitter.emit_pending)
         self._lock = threading.Lock()
         self._drain_watch = DrainWatch()
@@ -190,14 +229,30 @@ class Queue(StoreVerbs, Submitter):
         return f"<Queue {self.backend!r}>"
 
     def _run(self, verb: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Call a verb of the store and emit its events."""
+        emitter = self._emitter
+        if self._closed or emitter.lost_listener:
+            self._check_open()
         try:
-            return super()._run(verb, *args, **kwargs)
+            return verb(*args, **kwargs)
         except (StaleAttemptError, ReportErrors) as error:
-            with contextlib.suppress(PenstockError):  # what the caller gets is the refusal
-                for late in [error] if isinstance(error, StaleAttemptError) else error.exceptions:
-                    if isinstance(late, StaleAttemptError):
-                        self._dispatcher.note_refused(late.job_id, late.attempt)
+            self._note_refused(error)
             raise
+        finally:
+            if emitter.pending or emitter.is_emitting:
+                emitter.emit_pending()
+
+    def _note_refused(self, error: StaleAttemptError | ReportErrors) -> None:
+        """Free the slots of attempts whose reports came too late."""
+        with contextlib.suppress(PenstockError):  # what the caller gets is the refusal
+            for late in [error] if isinstance(error, StaleAttemptError) else error.exceptions:
+                if isinstance(late, StaleAttemptError):
+                    self._dispatcher.note_refused(late.job_id, late.attempt)
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        if self._emitter.lost_listener:
+            self._emitter.follow_subscribers()
 
     @property
     def events(self) -> EventBus:
@@ -270,15 +325,6 @@ class Queue(StoreVerbs, Submitter):
         return jobs
 
     # -- submission ---------------------------------------------------------------------------------------------
-
-    def _submit(self, jobs: Sequence[Job]) -> list[Job]:
-        stored: list[Job] = send(
-            jobs,
-            lambda marked: self._run(self.backend.submit_jobs, marked),
-            lambda found: [job.id for job in found],
-        )
-        warn_of_other_payloads(jobs, stored)
-        return stored
 
     def spawn(self, parent: Job, type: str, payload: object = None, **request: Unpack[SubmitOptions]) -> Job:
         """Store a job on behalf of a running one: whatever waits for the parent waits for it too.

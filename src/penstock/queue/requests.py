@@ -1,7 +1,8 @@
 """The fields of a submission, listed once, and the job made from them.
 
 `Queue.submit`, `submit_many`, `spawn`, `@app.job` and `Task.options` take these fields; the command line and the Spark
-sink offer a part of them. A new field of jobs that users may set is added here and in `Job`.
+sink offer a part of them, and `tests/unit/test_submission_fields.py` says why not the rest. A new field of jobs that users
+may set is added here and in `Job`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from penstock.backends import UNSET, UnsetType
 from penstock.backends.contract.joined import JoinedBackend
 from penstock.durations import Duration, duration
 from penstock.errors import InvalidArgumentError, PenstockError, shown
-from penstock.job import Job, Key, Priority, Unique, distinct
+from penstock.job import Job, Key, Priority, Unique, distinct, new_id
 from penstock.payloads.json import encode_json
 from penstock.policy import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
 from penstock.scope import shielded
@@ -38,6 +39,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 logger = logging.getLogger("penstock")
 
+#: What is stored as it is. Not a union, which would be made anew by every call.
+_BYTES: Final = (bytes, bytearray, memoryview)
 #: How many jobs of one call are compared with the existing jobs that were returned for them.
 MAX_COMPARED: Final = 100
 
@@ -103,11 +106,11 @@ def job_of(
         fields["tags"] = labels(fields["tags"])
     if payload is None:
         data = b""
-    elif isinstance(payload, bytes | bytearray | memoryview):
+    elif isinstance(payload, _BYTES):
         data = bytes(payload)
     else:
         data = encode_json(payload)
-    return Job.new(type, data, **fields)
+    return Job(id=new_id(), type=type, payload=data, **fields)
 
 
 def shows_options(function: F) -> F:

@@ -527,7 +527,7 @@ class Backend(ABC):
         self.close()
 
 
-def read_stored(backend: Backend, jobs: Sequence[Job], ids: Sequence[str]) -> list[Job]:
+def read_stored(backend: JoinedBackend, jobs: Sequence[Job], ids: Sequence[str]) -> list[Job]:
     """Return jobs that were just stored under these ids, as they are now.
 
     They are stored, so a caller that got an error would submit them again: no scope ends this, and if the store does not

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Protocol, Self
@@ -29,6 +29,10 @@ class JoinedBackend(Protocol):
 
     def enqueue_jobs(self, jobs: Iterable[Job]) -> list[str]:
         """See `Backend.enqueue_jobs`."""
+        ...
+
+    def submit_jobs(self, jobs: Sequence[Job]) -> list[Job]:
+        """See `Backend.submit_jobs`."""
         ...
 
     def get_job(self, job_id: str) -> Job:

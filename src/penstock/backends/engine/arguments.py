@@ -270,9 +270,11 @@ def is_plain(job: object, max_payload: int) -> bool:
     if not isinstance(job, Job):
         raise invalid("job", "a Job", job)
     # The common case without a call: every submission checks these two.
-    for field, value, limit in (("id", job.id, MAX_ID), ("type", job.type, MAX_TYPE)):
-        if type(value) is not str or not 0 < len(value) <= limit or not value.isascii() or "\0" in value:
-            text(field, value, limit)
+    name, kind = job.id, job.type
+    if type(name) is not str or not 0 < len(name) <= MAX_ID or not name.isascii() or "\0" in name:
+        text("id", name, MAX_ID)
+    if type(kind) is not str or not 0 < len(kind) <= MAX_TYPE or not kind.isascii() or "\0" in kind:
+        text("type", kind, MAX_TYPE)
     if type(job.payload) is not bytes or len(job.payload) > max_payload:
         blob("payload", job.payload, max_payload)
     if job.tags:
@@ -296,13 +298,15 @@ def is_plain(job: object, max_payload: int) -> bool:
     return plain
 
 
-def check_batch(jobs: Iterable[object], max_payload: int, first: int = 0) -> None:
-    """Check jobs of a batch whose first has this index; the error names the job."""
+def check_batch(jobs: Iterable[object], max_payload: int, first: int = 0) -> bool:
+    """Check jobs of a batch whose first has this index, and return whether all are plain; the error names the job."""
+    all_plain = True
     for index, job in enumerate(jobs, first):
         try:
-            is_plain(job, max_payload)
+            all_plain &= is_plain(job, max_payload)
         except InvalidArgumentError as error:
             raise error.in_batch(index, getattr(job, "id", None)) from None
+    return all_plain
 
 
 def _check_unique(job: Job) -> None:

@@ -80,27 +80,34 @@ class EngineBackend(Backend):
         options = self.options
         if not isinstance(jobs, list | tuple):
             return self._access.write_iterated(lambda tx: Submission(tx, options).run_batch(jobs))
-        arguments.check_batch(jobs, options.max_payload)
+        all_plain = arguments.check_batch(jobs, options.max_payload)
         if not jobs:
             checkpoint()
-        return self._write(lambda tx: Submission(tx, options, check=False).run_batch(jobs))
+        return self._write(
+            lambda tx: Submission(tx, options, check=False, all_plain=all_plain).run_batch(jobs)
+        )
 
     def submit_jobs(self, jobs: Sequence[Job]) -> list[Job]:
         options = self.options
         if not isinstance(jobs, list | tuple):
             raise invalid("jobs", "a list or tuple of Job", jobs)
-        arguments.check_batch(jobs, options.max_payload)
-        if options.max_pending is not None or not jobs or not all(job.is_plain for job in jobs):
-            return super().submit_jobs(jobs)
-        if len(jobs) == 1:
+        all_plain = arguments.check_batch(jobs, options.max_payload)
+        if all_plain and len(jobs) == 1 and options.max_pending is None:
             if self._access.iterating:
                 self._access.refuse_iterated()
             moment = self._store.enqueue_plain(jobs[0])
-        else:
-            moment = self._write(lambda tx: Submission(tx, options, check=False).run_plain(jobs))
-        if moment is None:
-            return read_stored(self, jobs, [job.id for job in jobs])
-        return [plain_as_stored(job, moment) for job in jobs]
+            if moment is not None:
+                return [plain_as_stored(jobs[0], moment)]
+            return read_stored(self, jobs, [jobs[0].id])
+        if not jobs:
+            checkpoint()
+        ids, stored = self._write(
+            lambda tx: Submission(tx, options, check=False, all_plain=all_plain).run_returning(jobs)
+        )
+        repeated = {job_id: job for job, job_id in zip(jobs, ids, strict=True) if job_id not in stored}
+        if repeated:
+            stored |= zip(repeated, read_stored(self, [*repeated.values()], [*repeated]), strict=True)
+        return [stored[job_id] for job_id in ids]
 
     def publish_jobs(
         self, jobs: Iterable[Job], *, writer: str | None = None, batch: int | None = None

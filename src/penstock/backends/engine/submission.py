@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from penstock.backends.engine import arguments
-from penstock.backends.engine.rows import Row, encode_strings, micros_of, row_of
+from penstock.backends.engine.rows import Row, encode_strings, job_of, micros_of, plain_as_stored, row_of
 from penstock.backends.engine.settlement import end_doomed, fate_of
 from penstock.backends.engine.store import (
     AFTER,
@@ -41,18 +41,34 @@ CHUNK: Final = 2_000
 class Submission:
     """The new jobs of one call.
 
+    Args:
+        tx: the transaction that stores them.
+        options: those of the store.
+        check: whether to check the jobs; False if that was done.
+        all_plain: whether they are known to be plain (`Job.is_plain`).
+        skips_stored: whether to leave out jobs whose id is taken.
+
     Attributes:
         stored: how many have been stored so far.
+        jobs: those that were stored, as they are stored, by id; None unless they were asked for.
     """
 
     def __init__(
-        self, tx: Transaction, options: StoreOptions, *, check: bool = True, skips_stored: bool = False
+        self,
+        tx: Transaction,
+        options: StoreOptions,
+        *,
+        check: bool = True,
+        all_plain: bool = False,
+        skips_stored: bool = False,
     ) -> None:
         self._tx = tx
         self._options = options
         self._check = check
+        self._all_plain = all_plain
         self._skips_stored = skips_stored
         self.stored = 0
+        self.jobs: dict[str, Job] | None = None
         self._ids: list[str] = []
         self._seen: dict[str, int] = {}
         self._aliases: dict[str, str] = {}
@@ -85,10 +101,14 @@ class Submission:
         except DependencyError as error:
             raise error.in_batch(self._seen[error.job_id], error.job_id) from None
 
-    def run_plain(self, jobs: Sequence[Job]) -> int:
-        """Insert plain jobs that were given together and return the time of it."""
-        self.run(jobs)
-        return self._tx.now
+    def run_returning(self, jobs: Sequence[Job]) -> tuple[list[str], dict[str, Job]]:
+        """Insert the jobs and return their ids in input order, and by id the jobs that were stored, as they are stored.
+
+        What is missing there was stored before: the id is that of the job that has the idempotency key.
+        """
+        stored: dict[str, Job] = {}
+        self.jobs = stored
+        return self.run(jobs) if len(jobs) == 1 else self.run_batch(jobs), stored
 
     def _read(self, source: Iterator[Job], count: int | None) -> list[Job]:
         """Return the next jobs of the input, none at its end."""
@@ -103,7 +123,7 @@ class Submission:
 
     def _skips_while_inserting(self, jobs: Sequence[Job]) -> bool:
         """Whether stored jobs need not be left out beforehand: nothing depends on which these are."""
-        return self._options.max_pending is None and _are_plain(jobs)
+        return self._options.max_pending is None and self._are_plain(jobs)
 
     def _read_any(self, source: Iterator[Job], count: int | None) -> list[Job]:
         jobs = list(islice(source, count))
@@ -129,12 +149,15 @@ class Submission:
         return [(self._seen[job_id], job_id, STORED) for job_id in found]
 
     def _take(self, jobs: list[Job], source: Iterator[Job]) -> None:
-        if _are_plain(jobs):
+        if self._are_plain(jobs):
             self._take_plain(jobs)
             return
         known = self._known_dependencies(jobs, source)
         fresh = self._without_duplicates(jobs)
         self._insert_connected(fresh, known)
+
+    def _are_plain(self, jobs: Iterable[Job]) -> bool:
+        return self._all_plain or all(job.is_plain for job in jobs)
 
     def _take_plain(self, jobs: Sequence[Job]) -> None:
         self._make_room(len(jobs))
@@ -145,6 +168,9 @@ class Submission:
                 self._tx.insert_plain(jobs)
         self._ids += [job.id for job in jobs]
         self.stored += len(jobs)
+        if self.jobs is not None:
+            now = self._tx.now
+            self.jobs |= {job.id: plain_as_stored(job, now) for job in jobs}
 
     def _known_dependencies(self, jobs: list[Job], source: Iterator[Job]) -> dict[str, Row]:
         """Return the stored jobs that `jobs` refer to; extends `jobs` by the rest of the input if need be."""
@@ -226,6 +252,14 @@ class Submission:
         if edges:
             tx.insert_edges(edges)
         end_doomed(tx, doomed)
+        if self.jobs is not None:
+            if doomed and len(rows) > 1:
+                # Others of the batch may have ended with them, or got their key's turn.
+                rows = tx.rows(list(rows))
+            self.jobs |= {
+                job.id: job_of(rows[job.id], bytes(job.payload), job.result, job.checkpoint, tx.now)
+                for job in ordered
+            }
 
     def _connected(
         self,
@@ -366,10 +400,6 @@ class Submission:
         except DuplicateIdError as error:
             failed = [(self._seen[taken], taken, STORED) for taken in error.ids]
             raise JobExistsError(error.ids[0], failed) from None
-
-
-def _are_plain(jobs: Iterable[Job]) -> bool:
-    return all(job.is_plain for job in jobs)
 
 
 def _keys_of(jobs: Iterable[Job]) -> set[str]:

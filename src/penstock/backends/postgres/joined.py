@@ -230,6 +230,9 @@ class PostgresJoinedBackend:
     def enqueue_jobs(self, jobs: Iterable[Job]) -> list[str]:
         return self._engine.enqueue_jobs(jobs)
 
+    def submit_jobs(self, jobs: Sequence[Job]) -> list[Job]:
+        return self._engine.submit_jobs(jobs)
+
     def get_job(self, job_id: str) -> Job:
         return self._engine.get_job(job_id)
 
