@@ -103,7 +103,12 @@ def main(
         finally:
             session.close()
     session.write(json_file)
-    console.print(json_file.with_suffix(".md").read_text(encoding="utf-8"), markup=False, highlight=False)
+    console.print(
+        json_file.with_suffix(".md").read_text(encoding="utf-8"),
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
     console.print(f"{json_file}, {json_file.with_suffix('.md').name}, {json_file.with_suffix('.svg').name}")
     if docs:
         _put_into_docs(json_file)
@@ -224,6 +229,7 @@ class Session:
             f" (raw {run.raw or 0:,.0f}{others})",
             markup=False,
             highlight=False,
+            soft_wrap=True,
         )
 
 

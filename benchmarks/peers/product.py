@@ -182,11 +182,11 @@ class AsyncProduct(Product):
     async def _rate(self, clients: int, seconds: float) -> float:
         start = time.perf_counter()
         done = await asyncio.gather(
-            *(self._client(client * ENDLESS, start + seconds) for client in range(clients))
+            *(self._submit_until(client * ENDLESS, start + seconds) for client in range(clients))
         )
         return sum(done) / (time.perf_counter() - start)
 
-    async def _client(self, first: int, end: float) -> int:
+    async def _submit_until(self, first: int, end: float) -> int:
         done = 0
         while time.perf_counter() < end:
             await self.submit_async(first + done)

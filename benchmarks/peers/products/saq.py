@@ -55,7 +55,9 @@ class Saq(AsyncProduct):
         logging.disable(logging.WARNING)
 
         async def run() -> None:
-            await Worker(Queue.from_url(self.place), functions=[bench], concurrency=50).start()
+            queue = Queue.from_url(self.place)
+            await queue.connect()
+            await Worker(queue, functions=[bench], concurrency=50).start()
 
         asyncio.run(run())
 
