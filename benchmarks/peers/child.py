@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import signal
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from benchmarks.peers.measuring import Size, VoidError, measure
+from benchmarks.peers.measuring import Size, VoidError, measure, settle
 from benchmarks.peers.product import Product
 
 
@@ -32,11 +33,14 @@ def main(verb: str, module: str, *rest: str) -> dict[str, Any]:
     product = kind(store, place)
     match verb:
         case "measure":
+            # So that workers end with it when the command gives up.
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
             return {**measure(product, more[0], Size(more[1] == "quick"))}
         case "load":
             product.open()
             product.load_past(int(more[0]), int(more[1]))
             product.close()
+            settle(product)
         case "work":
             product.work(more[0])
         case _:

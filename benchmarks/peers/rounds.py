@@ -24,6 +24,7 @@ from benchmarks.peers.servers import Places
 #: Of one turn; a drain gives up by itself before.
 TURN_SECONDS: Final = 300.0
 LOAD_SECONDS: Final = 1800.0
+END_SECONDS: Final = 20.0
 FINISHED: Final = 1_000_000
 DELAYED: Final = 100_000
 #: Workloads without a raw probe: there is no raw form of waking a worker up.
@@ -205,7 +206,7 @@ def _child(environment: str, *arguments: str, seconds: float = TURN_SECONDS) -> 
     except subprocess.TimeoutExpired:
         return {"error": f"it took longer than {seconds:.0f} s"}
     finally:
-        _kill_session(process)
+        _end(process)
         reap_orphans()
     return read_answer(out, errors, process.returncode)
 
@@ -230,7 +231,12 @@ def _environment() -> dict[str, str]:
     return {**kept, "PYTHONUNBUFFERED": "1"}
 
 
-def _kill_session(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process with all that it started: its workers are in sessions of their own, so it must end them itself."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=END_SECONDS)
     with suppress(ProcessLookupError):  # all of it has ended
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -214,6 +214,26 @@ def test_a_drain_counts_only_if_every_job_ran_exactly_once():
         measuring._read_starts(once, 4)
 
 
+@pytest.mark.slow
+@pytest.mark.process
+def test_our_own_side_drains_a_store_through_the_public_api(tmp_path):
+    module = "benchmarks.peers.products.penstock"
+    answer = rounds._child(product.OURS, "measure", module, "sqlite", str(tmp_path), "w3", "quick")
+    assert answer["jobs"] == 3000
+    assert answer["value"] > 0
+    raw = rounds._child(
+        product.OURS, "probe", "benchmarks.peers.raw_probe", "sqlite", str(tmp_path), "w3", "quick"
+    )
+    assert raw["value"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_process_that_takes_too_long_is_ended():
+    answer = rounds._child(product.OURS, "check", "benchmarks.peers.products.penstock", seconds=0.001)
+    assert answer == {"error": "it took longer than 0 s"}
+
+
 # -- products ---------------------------------------------------------------------------------------------------------
 
 

@@ -32,9 +32,7 @@ class Huey(Product):
         return self._task(**arguments(number))
 
     def fill(self, numbers: Sequence[int]) -> None:
-        if self.store == "sqlite":
-            with self._huey.storage.db() as connection:
-                connection.execute("PRAGMA synchronous = OFF")
+        self._stop_flushing()
         for number in numbers:
             self.submit(number)
 
@@ -51,12 +49,18 @@ class Huey(Product):
         ).run()  # fmt: skip
 
     def load_past(self, finished: int, delayed: int) -> None:  # noqa: ARG002  # it deletes what has finished
+        self._stop_flushing()
         tomorrow = datetime.now() + timedelta(days=1)  # noqa: DTZ005  # as it does
         for number in range(delayed):
             task = self._task.s(**arguments(number))
             task.eta = tomorrow
             # Where its consumer puts a delayed job when it finds one; in the queue it would count as due.
             self._huey.add_schedule(task)
+
+    def _stop_flushing(self) -> None:
+        if self.store == "sqlite":
+            with self._huey.storage.db() as connection:
+                connection.execute("PRAGMA synchronous = OFF")
 
     def _open(self) -> None:
         from huey import PostgresHuey, SqliteHuey

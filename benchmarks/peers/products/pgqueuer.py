@@ -85,7 +85,6 @@ class PgQueuer(AsyncProduct):
                 ["bench"] * number, [encoded(first).encode()] * number, [0] * number,
                 [timedelta(days=1)] * number,
             )  # fmt: skip
-        await self._pool.execute("VACUUM ANALYZE", timeout=600)
 
 
 PRODUCT = PgQueuer

@@ -81,8 +81,6 @@ class Procrastinate(Product):
         later = self._task.configure(schedule_in={"days": 1})
         for first in range(0, delayed, 1_000):
             later.batch_defer(*[arguments(number) for number in range(first, min(first + 1_000, delayed))])
-        with psycopg.connect(self.place, autocommit=True) as connection:
-            connection.execute("VACUUM ANALYZE")
 
 
 PRODUCT = Procrastinate
