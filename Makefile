@@ -18,6 +18,7 @@ DEMO_ARGS ?=
 NEEDS_demo := --extra spark
 NEEDS_demo-postgres := --extra spark --extra postgres --group server
 NEEDS_bench := --extra all --group server
+NEEDS_bench-peers := --extra postgres --group server
 NEEDS_docs := --group docs
 NEEDS_test := --extra all --group test
 NEEDS_check := --extra all --group dev
@@ -60,6 +61,10 @@ check: $(VENV)/.has-check ## Lint, types, import rules and the fast tests
 bench: $(VENV)/.has-bench ## Measure beside the raw store and print ratios
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
+.PHONY: bench-peers
+bench-peers: $(VENV)/.has-bench-peers ## Measure beside other queues; installs them into .venv-peers* (hours; BENCH_ARGS=--quick for a look)
+	@$(BIN)/python -m benchmarks.peers $(BENCH_ARGS)
+
 .PHONY: soak
 soak: $(VENV)/.has-test ## Run the long fault tests (minutes to hours)
 	@$(BIN)/python -m pytest -m soak --timeout=0 tests/soak $(SOAK_ARGS)
@@ -79,7 +84,7 @@ coverage-ids: $(VENV)/.has-test ## List which requirement ids have a test
 
 .PHONY: clean
 clean: ## Remove the environment, caches and build output
-	rm -rf $(VENV) build demo-output dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-peers .venv-peers-awa .venv-peers-arq build demo-output dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: pins
@@ -92,7 +97,7 @@ pins: ## Add what pyproject.toml needs now to constraints.txt (wants uv on the P
 
 # One environment. Each set of targets adds what it needs, once, and again when the requirements or the pins have changed.
 $(VENV)/.has-%: pyproject.toml constraints.txt | $(VENV)/.made
-	@echo "Installing what \`make $(firstword $(MAKECMDGOALS))\` needs into $(VENV)$(if $(filter docs,$*),, (about 700 MB, most of it Spark; some minutes the first time))"
+	@echo "Installing what \`make $(firstword $(MAKECMDGOALS))\` needs into $(VENV)$(if $(filter docs bench-peers,$*),, (about 700 MB, most of it Spark; some minutes the first time))"
 	@"$(BIN)/python" -m tools.install $(NEEDS_$*) || { \
 		echo "The installation failed; the reason is above. To start over: make clean" >&2; exit 1; }
 	@touch "$@"

@@ -3,8 +3,8 @@
 python -m benchmarks                                all workloads on SQLite (and PostgreSQL if it is installed)
 python -m benchmarks --quick                        a first look in about a minute
 python -m benchmarks w1 w1c --store sqlite          some of them
-python -m benchmarks w3-peers                       workers beside RQ, huey and pgqueuer, as far as they are installed
 python -m benchmarks tags --plot two-tags.png       the cost of two common tags, drawn
+python -m benchmarks.peers                          beside other queues: `make bench-peers`
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ from benchmarks import (
     submitting,
     working,
 )
-from benchmarks.peer_workers import workers
-from benchmarks.peers import compare
 from benchmarks.results import Result
 from benchmarks.settings import Settings
 from benchmarks.slow_flush import slow_flushes
@@ -60,7 +58,6 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "w3": streaming.end_to_end,
     "w3t": working.on_threads,
     "w3p": forking.isolated,
-    "w3-peers": workers,
     "w4": streaming.latency,
     "w4p": working.latency,
     "streams": streaming.many_streams,
@@ -92,7 +89,6 @@ def main(
             help="SQLite: keep files in memory and let each flush take so long; for a busy disk.",
         ),
     ] = None,
-    peers: Annotated[bool, typer.Option("--peers", help="Also measure the other queues installed.")] = False,
     postgres_url: Annotated[str | None, typer.Option(help="A server; else the pgserver wheel's own.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write all figures here.")] = None,
     plot: Annotated[
@@ -108,9 +104,7 @@ def main(
         console.width = 150  # of a file or a pipe, where nothing says how wide it may be
     if flush is not None and folder is None and MEMORY.is_dir():
         folder = MEMORY
-    chosen = [WORKLOADS[name] for name in workloads or ([] if peers else WORKLOADS)]
-    if peers:
-        chosen += [compare, *([] if workers in chosen else [workers])]
+    chosen = [WORKLOADS[name] for name in workloads or WORKLOADS]
     with tempfile.TemporaryDirectory(
         prefix="penstock-bench-", dir=folder, ignore_cleanup_errors=True
     ) as place:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import time
-from typing import Final
+from typing import Any, Final
 
 import penstock
 from penstock.isolation import Channel, Result
@@ -18,7 +18,8 @@ _file = os.environ.get(FILE, "")
 
 # What follows a # is the schema of a PostgreSQL store. In the process of a job there is no url, and none is needed.
 _place, _, _schema = os.environ.get("PENSTOCK_URL", "").partition("#")
-app = penstock.App(_place or None, **({"schema": _schema} if _schema else {}))
+_options: dict[str, Any] = {"schema": _schema} if _schema else {}
+app = penstock.App(_place or None, **_options)
 
 
 @app.job(type="bench")

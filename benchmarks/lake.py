@@ -108,7 +108,7 @@ class _Spark:
 
     def peak(self) -> float:
         """Return the most memory that the JVM held, in MB, as the system counts it."""
-        jvm = self.session.sparkContext._jvm  # noqa: SLF001  # there is no other way to ask it
+        jvm: Any = self.session.sparkContext._jvm  # noqa: SLF001  # there is no other way to ask it
         pid = jvm.java.lang.ProcessHandle.current().pid()
         try:
             status = Path(f"/proc/{pid}/status").read_text()

@@ -99,7 +99,7 @@ def _measured(backend: Backend, case: Case, part: int, step: Step) -> tuple[list
 
 
 def _drain(backend: Backend, case: Case) -> float:
-    times = []
+    times: list[float] = []
     while True:
         began = time.perf_counter()
         jobs = backend.dequeue_jobs("w", limit=LIMIT, types=case.types)

@@ -15,7 +15,7 @@ from benchmarks.results import Goal, Result
 from benchmarks.settings import Settings
 from benchmarks.stores import Pair, Target
 from benchmarks.timing import alternate
-from penstock import Job, Queue
+from penstock import Job, JobStream, Queue
 
 JOBS: Final = 30_000
 CHUNK: Final = 5_000
@@ -179,7 +179,7 @@ def many_streams(target: Target, settings: Settings) -> Iterator[Result]:
         for index in range(0, number, number // WAKE_UPS):
             item = make_items(1)[0]
             got: list[float] = []
-            taker = threading.Thread(target=lambda: (next(streams[index]), got.append(time.perf_counter())))  # noqa: B023
+            taker = threading.Thread(target=_note_next, args=(streams[index], got))
             taker.start()
             time.sleep(0.01)
             start = time.perf_counter()
@@ -213,3 +213,8 @@ def _wait_for(condition: Callable[[], bool]) -> None:
         if time.monotonic() > end:
             raise RuntimeError("jobs did not arrive within 10 s")
         time.sleep(0.01)
+
+
+def _note_next(stream: JobStream, got: list[float]) -> None:
+    next(stream)
+    got.append(time.perf_counter())

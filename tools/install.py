@@ -96,9 +96,9 @@ def _requirement(pin: pins.Pin) -> str:
     return "\n".join(pin.lines).rstrip(" \\")
 
 
-def run_pip(arguments: Sequence[str], out: IO[str]) -> int:
-    """Run `pip install` and return its exit code."""
-    command = [sys.executable, "-m", "pip", "install", "--progress-bar", "off", *arguments]
+def run_pip(arguments: Sequence[str], out: IO[str], *, python: str = sys.executable) -> int:
+    """Run `pip install` in the environment of an interpreter, this one's by default; return its exit code."""
+    command = [python, "-m", "pip", "install", "--progress-bar", "off", *arguments]
     progress, last_lines = Progress(out), deque[str](maxlen=LAST_LINES)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
         done = threading.Event()

@@ -1,0 +1,1 @@
+"""One module per product; see `benchmarks/peers/product.py`."""
