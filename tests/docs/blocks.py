@@ -103,7 +103,9 @@ class PageRun:
             return
         elif block.language == "sql":
             self._query(block.code)
-            self._roles += re.findall(r"CREATE ROLE (\w+)", block.code)
+            for role in re.findall(r"CREATE ROLE (\w+)", block.code):
+                self._roles.append(role)
+                self._query(f"ALTER ROLE {role} PASSWORD '{role}'")  # for servers that trust no connection
         elif block.needs == "postgres":
             with self._patch.context() as patch:
                 patch.setenv("PENSTOCK_URL", self._database())
@@ -120,7 +122,7 @@ class PageRun:
         role = urlsplit(shown[1]).username
         real = urlsplit(self._database())
         if role in self._roles:
-            real = real._replace(netloc=f"{role}@{real.netloc.rpartition('@')[2]}")
+            real = real._replace(netloc=f"{role}:{role}@{real.netloc.rpartition('@')[2]}")
         return repr(real.geturl())
 
     def _query(self, code: str) -> None:

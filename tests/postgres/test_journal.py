@@ -263,7 +263,7 @@ def test_max_pending_holds_for_enqueues_that_come_together(open_store, call):
 
 def test_a_store_fault_while_numbering_is_ours(open_store, admin):
     """Q55: nothing of the driver leaks."""
-    backend = open_store(timeout=1.0)
+    backend = open_store(timeout=2.0)
     backend.enqueue_job(Job(id="a", type="t"))
     with admin.transaction():
         admin.execute("LOCK TABLE journal")
