@@ -216,6 +216,18 @@ class DependencyError(InvalidArgumentError):
         super().__init__(message, field="after", value=value, reason=reason, job_id=job_id)
 
 
+def unknown_dependencies(job_id: str, missing: Sequence[str]) -> DependencyError:
+    """Return the error for a job that is to run after jobs which are not there; it names all of them."""
+    others = [shown(each) for each in missing[1:]]
+    return DependencyError(
+        f"job {shown(job_id)} is to run after {shown(missing[0])}, which was not found"
+        f"{_and_others(others, len(others))}",
+        reason="unknown",
+        job_id=job_id,
+        value=missing[0],
+    )
+
+
 class JobNotFoundError(PenstockError, LookupError):
     """No job has this id.
 

@@ -471,4 +471,5 @@ def distinct(field: str, values: object) -> tuple[str, ...]:
     for item in items:
         if not isinstance(item, str):
             raise invalid(field, "made of strings", item)
-    return tuple(dict.fromkeys(items))
+    # Plain text also where a subclass of str was given, such as a member of an enumeration.
+    return tuple(dict.fromkeys(item if type(item) is str else str.__str__(item) for item in items))

@@ -40,6 +40,27 @@ def test_a_handle_says_whether_its_job_was_there_before(app, charge):
         assert [handle.is_duplicate for handle in fresh] == [False, True]
 
 
+def test_an_idempotency_key_names_arguments_as_a_key_does(app):
+    @app.job(key="k-{n}", idempotency_key="n-{n}")
+    def work(n: int, m: int = 0) -> None: ...
+
+    with in_memory(app):
+        first, second = work.submit_many([{"n": 1}, {"n": 2}])
+        assert [each.job().idempotency_key for each in (first, second)] == ["n-1", "n-2"]
+        assert work.submit(n=1).id == first.id
+        assert work.options(idempotency_key="{n}-{m}").submit(3).job().idempotency_key == "3-0"
+        assert work.options(idempotency_key="{{n}}").submit(3).job().idempotency_key == "{n}"
+
+
+@pytest.mark.parametrize("text", ["{who}", "{", "{0}", "{n.x}"])
+def test_an_idempotency_key_that_cannot_be_filled_is_refused(app, charge, text):
+    with in_memory(app) as queue:
+        with pytest.raises(InvalidArgumentError, match="idempotency_key") as caught:
+            charge.options(idempotency_key=text).submit("ada")
+        assert caught.value.field == "idempotency_key"
+        assert queue.get_job_stats().total_jobs == 0
+
+
 def test_the_same_key_with_other_arguments_is_a_warning_that_names_both_jobs(app, charge, warnings):
     once = charge.options(idempotency_key="order-1")
     with in_memory(app) as queue:

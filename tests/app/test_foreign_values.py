@@ -182,7 +182,8 @@ def test_numbers_that_json_cannot_hold_are_refused(app, annotation, value):
     [
         (np.array([1, 2]), r"array\.tolist\(\)"),
         (np.array(5), r"array\.tolist\(\)"),
-        (np.datetime64("2026-01-01"), r"\.item\(\) to a parameter annotated datetime"),
+        (np.datetime64("2026-01-01"), r"datetime64\[us\].*\.item\(\) with the annotation datetime"),
+        (np.timedelta64(5, "s"), r"timedelta64\[us\].*\.item\(\) with the annotation timedelta"),
         (np.complex128(1j), "must be JSON"),
         (np.bytes_(b"x"), "must be JSON"),
     ],

@@ -2,6 +2,7 @@
 
 import pickle
 import uuid
+from enum import StrEnum
 
 import msgspec
 import pytest
@@ -194,3 +195,12 @@ class TestKey:
 
     def test_keys_with_different_parts_differ(self):
         assert Key("a", "b") != Key("a b") != Key("ab")
+
+
+def test_tags_of_enumerations_are_plain_text() -> None:
+    class Team(StrEnum):
+        RED = "red"
+
+    job = Job(id="a", type="t", tags=(Team.RED, "red", "blue"))
+    assert job.tags == ("red", "blue")
+    assert {type(tag) for tag in job.tags} == {str}

@@ -26,12 +26,12 @@ from penstock.app.execution import Middleware
 from penstock.app.handle import JobHandle, checked_id
 from penstock.app.schedules import Cron, Every, Missed, Periodic, Ticks
 from penstock.app.task import ISOLATIONS, Isolation, Task, TaskOptions, checked_options
-from penstock.backends.drivers import check_connection
+from penstock.backends.drivers import check_connection, open_backend
 from penstock.clock import Clock
 from penstock.durations import Duration, duration
 from penstock.errors import InvalidArgumentError, shown
 from penstock.job import Job
-from penstock.queue import Queue, connect
+from penstock.queue import Queue
 
 if TYPE_CHECKING:
     from penstock.aio import AsyncQueue, Threads
@@ -153,7 +153,8 @@ class App:
             key: jobs of one key run one at a time, in order. A text with the names of arguments in it
                 (`"customer-{customer}"`), several such texts, or a function of the arguments.
             idempotency_key: a submission whose key another job has (per type, for a day) stores nothing and returns
-                the handle of that job. A text for all jobs of the type, or a function of the arguments.
+                the handle of that job. A text with the names of arguments in it, as for `key` (a brace that is meant
+                itself is doubled), or a function of the arguments.
             unique: "while_unfinished": the key is reserved until its job has ended.
             callback_url: called when a job has ended.
             **options: any other field of `Queue.submit`, for all jobs of the type.
@@ -370,7 +371,7 @@ class App:
             return found
         with self._lock:
             if self._client is None:
-                self._client = QueueClient(connect(**self.connection()))
+                self._client = QueueClient(Queue(open_backend(**self.connection())))
             return self._client
 
     def stand_in(self, client: Client | None) -> None:
@@ -384,7 +385,7 @@ class App:
         self._moved = options
 
     def connection(self) -> dict[str, Any]:
-        """Return the arguments of `penstock.connect` with which the app opens its store; not for users."""
+        """Return the arguments of `penstock.open_backend` with which the app opens its store; not for users."""
         return {"url": self.url, "clock": self._clock, **self._options, **self._moved}
 
     # Open stores and locks belong to this process; handlers and settings may be pickled for another one (a fleet).

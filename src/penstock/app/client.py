@@ -19,6 +19,7 @@ from penstock.app._waiting import Waiting
 from penstock.errors import InvalidArgumentError
 from penstock.job import Job
 from penstock.queue import Queue, Submitter
+from penstock.queue.connect import warn_of_new_store
 
 __all__ = [
     "Client",
@@ -135,10 +136,7 @@ class QueueClient(JoinedClient):
 
     def _note_new_store(self) -> None:
         self.is_new_store = False
-        logger.warning(
-            "a new store was made: %s; jobs submitted here wait until a worker claims from this very store",
-            self.queue.backend.location,
-        )
+        warn_of_new_store(self.queue.backend)
 
     def get_job(self, job_id: str) -> Job:
         return self.queue.get_job(job_id)

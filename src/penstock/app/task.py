@@ -333,11 +333,16 @@ class Task(Generic[P, R]):
         return Timeouts(execution=execution, visibility=given.visibility, lifetime=given.lifetime)
 
     def _idempotency_key(self, rule: IdempotencyKey | None, arguments: dict[str, Any]) -> str | None:
-        key = self._made_by(rule, arguments, "idempotency_key") if callable(rule) else rule
+        key: str | None = rule if rule is None else self._unique_text(rule, arguments)
         unique = self._options.get("unique")
         if key is None and unique is not None:
             raise _keyless(unique)
         return key
+
+    def _unique_text(self, rule: IdempotencyKey, arguments: dict[str, Any]) -> Any:
+        if callable(rule):
+            return self._made_by(rule, arguments, "idempotency_key")
+        return self._filled([rule], arguments, "idempotency_key")[0] if isinstance(rule, str) else rule
 
     def _made_by(self, rule: Callable[..., Any], arguments: dict[str, Any], field: str) -> Any:
         """Return what a function of the arguments returns."""
@@ -356,16 +361,22 @@ class Task(Generic[P, R]):
             return rule
         if callable(rule):
             return Key.of(self._made_by(rule, arguments, "key"))
+        return Key(*self._filled([rule] if isinstance(rule, str) else rule, arguments, "key"))
+
+    def _filled(self, texts: Iterable[str], arguments: dict[str, Any], field: str) -> list[str]:
+        """Return texts with the values of the arguments that they name in braces."""
         values = self.signature.with_defaults(arguments)
-        parts = [rule] if isinstance(rule, str) else list(rule)
-        try:
-            return Key(*(part.format_map(values) for part in parts))
-        except (KeyError, IndexError, AttributeError, ValueError) as error:
-            raise InvalidArgumentError(
-                f"the key {shown(rule)} of {self.type} cannot be made from these arguments: {error!r}",
-                field="key",
-                value=rule,
-            ) from None
+        filled = []
+        for text in texts:
+            try:
+                filled.append(text.format_map(values))
+            except (KeyError, IndexError, AttributeError, ValueError) as error:
+                raise InvalidArgumentError(
+                    f"the {field} {shown(text)} of {self.type} cannot be made from these arguments: {error!r}",
+                    field=field,
+                    value=text,
+                ) from None
+        return filled
 
 
 class NoAttempt:

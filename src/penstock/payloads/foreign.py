@@ -237,8 +237,10 @@ def _hint(value: Any) -> str:
     if library == "numpy":
         if name == "ndarray":
             return "pass array.tolist(), or save a large array to a file and pass its path"
-        if name in ("datetime64", "timedelta64"):
-            return 'pass value.astype("datetime64[us]").item() to a parameter annotated datetime'
+        if name == "datetime64":
+            return 'use value.astype("datetime64[us]").item() with the annotation datetime, or str(value)'
+        if name == "timedelta64":
+            return 'use value.astype("timedelta64[us]").item() with the annotation timedelta'
     if library in ("pandas", "polars", "pyarrow"):
         return "save it to a file, such as Parquet, and pass its path"
     return ""

@@ -67,7 +67,7 @@ def _check(value: object, path: str, depth: int, field: str, models: bool) -> No
         _check_text(value, path, field)  # type: ignore[arg-type]  # narrowed by `kind`
     elif kind is int:
         if not -_LARGEST_INT - 1 <= value <= _LARGEST_INT:  # type: ignore[operator]  # narrowed by `kind`
-            raise _bad(field, path, "an integer of at most 64 bits", value)
+            raise _bad(field, path, "an integer of at most 64 bits with its sign", value)
     elif kind is float:
         if not math.isfinite(value):  # type: ignore[arg-type]  # narrowed by `kind`
             raise _bad(field, path, "a finite number", value)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+from penstock.backends import Backend
 from penstock.backends.drivers import open_backend
 from penstock.clock import Clock
 from penstock.queue.queue import Queue
 
-__all__ = ["connect"]
+__all__ = ["connect", "warn_of_new_store"]
+
+logger = logging.getLogger("penstock")
 
 
 def connect(url: str | None = None, *, clock: Clock | None = None, **options: Any) -> Queue:
@@ -28,4 +32,16 @@ def connect(url: str | None = None, *, clock: Clock | None = None, **options: An
         InvalidArgumentError: an unknown kind of url, or options that are wrong; all of them are named at once.
         BackendError: the store cannot be opened.
     """
-    return Queue(open_backend(url, clock=clock, **options))
+    backend = open_backend(url, clock=clock, **options)
+    if url is None:
+        warn_of_new_store(backend)
+    return Queue(backend)
+
+
+def warn_of_new_store(backend: Backend) -> None:
+    """Log that this process has made the store, if it has: a program in the wrong folder makes one by mistake."""
+    if backend.runtime.is_new:
+        logger.warning(
+            "a new store was made: %s; jobs submitted here wait until a worker claims from this very store",
+            backend.location,
+        )

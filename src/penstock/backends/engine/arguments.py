@@ -46,7 +46,7 @@ MAX_NUMBER = 2**62
 def text(field: str, value: object, limit: int) -> str:
     """Return a non-empty text that every store can keep and give back."""
     if type(value) is not str:
-        raise invalid(field, "a string", value)
+        raise invalid(field, "a plain str" if isinstance(value, str) else "a string", value)
     if not 0 < len(value) <= limit:
         found = "an empty one" if not value else f"{len(value)} characters"
         raise InvalidArgumentError(

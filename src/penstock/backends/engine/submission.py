@@ -30,7 +30,14 @@ from penstock.backends.engine.store import (
     emit,
 )
 from penstock.backends.options import StoreOptions
-from penstock.errors import DependencyError, JobExistsError, QueueBlockedError, QueueFullError, shown
+from penstock.errors import (
+    DependencyError,
+    JobExistsError,
+    QueueBlockedError,
+    QueueFullError,
+    shown,
+    unknown_dependencies,
+)
 from penstock.job import Job, JobStatus
 
 __all__ = ["Submission"]
@@ -334,8 +341,11 @@ class Submission:
                 reason="breadth",
                 job_id=job.id,
             )
-        after = [self._find(ref, job, rows, known) for ref in job.after]
-        after_any = [self._find(ref, job, rows, known) for ref in job.after_any]
+        missing = [ref for ref in (*job.after, *job.after_any) if ref not in rows and ref not in known]
+        if missing:
+            raise unknown_dependencies(job.id, missing)
+        after = [rows.get(ref) or known[ref] for ref in job.after]
+        after_any = [rows.get(ref) or known[ref] for ref in job.after_any]
         row.after = encode_strings(dependency.id for dependency in after) if after else row.after
         row.after_any = (
             encode_strings(dependency.id for dependency in after_any) if after_any else row.after_any
@@ -363,17 +373,6 @@ class Submission:
         if cause is not None:
             row.unmet += 1  # it must not become eligible before it ends
         return cause
-
-    def _find(self, ref: str, job: Job, rows: dict[str, Row], known: dict[str, Row]) -> Row:
-        found = rows.get(ref) or known.get(ref)
-        if found is None:
-            raise DependencyError(
-                f"job {shown(job.id)} is to run after {shown(ref)}, which was not found",
-                reason="unknown",
-                job_id=job.id,
-                value=ref,
-            )
-        return found
 
     def _insert(self, rows: Sequence[Row], jobs: Sequence[Job]) -> None:
         blobs = [Blobs(bytes(job.payload), job.result, job.checkpoint) for job in jobs]

@@ -443,6 +443,13 @@ class DependencyLimits(Suite):
             put(backend, "job", **{field: [MISSING]})
         assert caught.value.reason == "unknown"  # type: ignore[attr-defined]
 
+    def test_every_unknown_reference_of_a_job_is_named(self, backend: Backend) -> None:
+        put(backend, "there")
+        with refused(backend, DependencyError) as caught:
+            put(backend, "job", after=["first", "there", "second"], after_any=["third"])
+        assert all(f"'{name}'" in str(caught.value) for name in ("first", "second", "third"))
+        assert "'there'" not in str(caught.value)
+
     def test_a_deleted_job_is_an_unknown_reference(self, backend: Backend) -> None:
         """G25."""
         drive(backend, _S.COMPLETED, "gone")

@@ -7,7 +7,13 @@ from datetime import datetime
 
 import msgspec
 
-from penstock.errors import DependencyError, JobExistsError, QueueBlockedError, QueueFullError
+from penstock.errors import (
+    DependencyError,
+    JobExistsError,
+    QueueBlockedError,
+    QueueFullError,
+    unknown_dependencies,
+)
 from penstock.job import Job, Priority
 from penstock.lifecycle import Verb
 from penstock.testing import _checks as check
@@ -125,14 +131,10 @@ def refuse_taken_ids(state: ModelState, jobs: Sequence[Job], aliases: Mapping[in
 def dependencies_first(state: ModelState, batch: Mapping[str, Job]) -> list[Job]:
     """Return the batch in the order of insertion: as given, but each job after those it waits for."""
     for job in batch.values():
-        for other in (*job.after, *job.after_any):
-            if other not in batch and other not in state.rows:
-                raise DependencyError(
-                    f"{job.id} waits for {other}, which was not found",
-                    reason="unknown",
-                    job_id=job.id,
-                    value=other,
-                )
+        waits_for = (*job.after, *job.after_any)
+        missing = [other for other in waits_for if other not in batch and other not in state.rows]
+        if missing:
+            raise unknown_dependencies(job.id, missing)
     ordered: dict[str, Job] = {}
     for start in batch:
         path = [start]
