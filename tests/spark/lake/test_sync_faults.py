@@ -232,7 +232,7 @@ def test_bad_options_are_refused(spark, synced):
             sync(spark, store.url, lake, **options)
     with pytest.raises(InvalidArgumentError, match="same store"):
         sync(spark, [store.url, f"{store.url}?durability=normal"], lake)
-    with pytest.raises(InvalidArgumentError, match="no table 'nothing'; there are events"):
+    with pytest.raises(InvalidArgumentError, match=r"unknown table of a lake 'nothing' \(known: events"):
         read_table(spark, lake, "nothing")
 
 
