@@ -309,6 +309,8 @@ def test_the_table_replaces_what_is_between_its_marks():
     assert table.replace_table(page, "new\n") == f"before\n{table.BEGIN}\n\nnew\n\n{table.END}\nafter\n"
     with pytest.raises(ValueError, match="the page has no"):
         table.replace_table("nothing", "new")
+    page = (environments.ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert "\n\nnew\n\n" in table.replace_table(page, "new")
 
 
 def test_the_plot_shows_the_best_first_and_ours_beside_products_on_redis():
