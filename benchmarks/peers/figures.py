@@ -14,7 +14,7 @@ WORKLOADS: Final = {
     "w2": "bulk submission, 5,000 per call",
     "w3": "drain a full queue, one worker",
     "w3p": "the same, one process per job",
-    "w4": "submission to start, idle worker, median",
+    "w4": "from submission to start, median",
     "w5": "W3 beside finished and delayed jobs",
 }
 STORES: Final = {"sqlite": "SQLite", "postgres": "PostgreSQL", "redis": "Redis"}

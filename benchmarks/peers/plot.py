@@ -100,7 +100,10 @@ def draw(data: dict[str, Any], path: Path) -> None:
     drawing.suptitle(
         "Penstock beside other queues", color=INK, fontsize=14, fontweight="bold", x=0.01, ha="left"
     )
-    notes = [data.get("note") or "", "Dashed: the raw store. Black line: the spread over rounds."]
+    notes = [
+        data.get("note") or "",
+        "Jobs per second; in W4 milliseconds. Dashed: the raw store. Black line: the spread over rounds.",
+    ]
     if any(bar.is_disturbed for panel in found.values() for bar in panel.bars):
         notes.append("† disturbed by other processes.")
     drawing.supxlabel("\n".join(filter(None, notes)), color=QUIET, fontsize=9, x=0.01, ha="left")
@@ -124,6 +127,7 @@ def _draw_panel(axes: Any, panel: Panel | None, workload: str, store: str) -> No
         axes.text(
             max(bar.most, bar.value) + most * 0.012, place, label, va="center", fontsize=8.5,
             color=OURS if bar.is_ours else INK, fontweight="bold" if bar.is_ours else "normal",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
         )  # fmt: skip
     if panel.raw:
         axes.axvline(panel.raw, color=QUIET, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
@@ -135,9 +139,9 @@ def _draw_panel(axes: Any, panel: Panel | None, workload: str, store: str) -> No
         tick.set_fontweight("bold" if bar.is_ours else "normal")
     axes.set_xlim(0, most * 1.22)
     axes.set_ylim(-0.6, len(bars) - 0.1)
-    better = "ms, less is better" if workload in TIMES else "jobs per second"
+    better = " (less is better)" if workload in TIMES else ""
     axes.set_title(
-        f"{short_name(workload)} on {STORES[store]}: {WORKLOADS[workload]} ({better})",
+        f"{short_name(workload)} on {STORES[store]}: {WORKLOADS[workload]}{better}",
         fontsize=9, color=INK, loc="left",
     )  # fmt: skip
     axes.tick_params(length=0)

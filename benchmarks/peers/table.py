@@ -34,6 +34,8 @@ def markdown(
     rows = [_row(line, about) for name in WORKLOADS for line in lines if line.workload == name]
     table = [_cells(_HEADINGS), _cells(["---"] * len(_HEADINGS)), *map(_cells, rows)]
     parts.append("\n".join(table))
+    if any(line.disturbed for line in lines):
+        parts.append("† Other processes had more of the machine than allowed, in each repeated run, too.")
     if missing:
         parts.append("\n".join(f"- {name} was left out: {why}" for name, why in missing.items()))
     return "\n\n".join(parts) + "\n"
