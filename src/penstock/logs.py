@@ -59,8 +59,9 @@ EVENTS: Final[Mapping[str, str]] = MappingProxyType(
         "job.lost": "The job was reclaimed from this attempt, whose outcome is dropped.",
         "job.stuck": "An attempt on a thread does not end; its slot stays closed.",
         "job.unstuck": "Such a thread has returned; its slot is open again.",
-        "store.unreachable": "A PostgreSQL server cannot be reached (level warning); logged once, when it is noticed.",
-        "store.back": "It can be reached again, after `seconds` (level warning).",
+        "store.unreachable": "A PostgreSQL server cannot be reached, or a SQLite file is locked (level warning); logged "
+        "once, when it is noticed.",
+        "store.back": "The store answers again, after `seconds` (level warning).",
         "job.log": "Something that a handler has logged.",
         "log": "Everything else.",
     }

@@ -5,9 +5,9 @@ import pytest
 from psycopg import errors
 
 import penstock
+from penstock.backends.engine.outage import Outage
 from penstock.backends.postgres import retries
 from penstock.backends.postgres.faults import Fault, OutOfOrderError, classify
-from penstock.backends.postgres.outage import Outage
 from penstock.backends.postgres.retries import FailedAttemptError, Patience, Retries
 from penstock.errors import BackendError, JobExistsError, OperationCancelledError, QueueClosedError
 

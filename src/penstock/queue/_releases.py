@@ -10,6 +10,7 @@ from typing import Final
 from penstock.backends import Backend
 from penstock.errors import PenstockError, ReportErrors
 from penstock.job import Job
+from penstock.logs import retry_level
 from penstock.scope import shielded
 
 __all__ = ["Releases"]
@@ -44,7 +45,7 @@ class Releases:
         try:
             self.release(jobs)
         except PenstockError as error:
-            logger.warning("jobs were not released, which is retried: %s", error)
+            logger.log(retry_level(error), "jobs were not released, which is retried: %s", error)
             with self._lock:
                 self.pending += jobs
                 self._retry_at = time.monotonic() + RETRY_SECONDS

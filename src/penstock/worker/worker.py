@@ -33,8 +33,9 @@ from penstock.app.client import QueueClient
 from penstock.app.task import Isolation, Task
 from penstock.backends.engine import arguments
 from penstock.durations import Duration, duration
-from penstock.errors import InvalidArgumentError, InvalidTransitionError, PenstockError, shown
+from penstock.errors import BackendError, InvalidArgumentError, InvalidTransitionError, PenstockError, shown
 from penstock.job import Job, Key
+from penstock.logs import retry_level
 from penstock.outcome import Cancelled, Completed, Failed, Outcome, Released, invalid
 from penstock.queue.stream import JobStream
 from penstock.worker._capture import capturing
@@ -198,7 +199,7 @@ class Worker:
             client.is_new_store = False  # what is submitted here is claimed here
         self._stops, self._is_draining = 0, False
         self._backlog = Backlog()
-        self._intake = Intake(self._open_stream, self._backlog, self._control.put)
+        self._intake = Intake(self._open_stream, self._backlog, self._control.put, self._announce_start)
         self._reporter = Reporter(queue, self._control.put, self._backlog.__len__, self._capacity)
         self._accepted_of = self._reporter.accepted_of
         self._watch = Watch(self, queue, self.stop_grace)
@@ -218,18 +219,15 @@ class Worker:
         )
         try:
             with services(self.app, queue) as finish, self._capturing():
-                self._intake.open()
                 self._reporter.start()
                 self._watch.start()
                 for slot in self._slots:
                     slot.thread.start()
                 self._intake.start()
-                if self.on_started is not None:
-                    self.on_started()
                 try:
                     error = self._wait(until_idle)
                     if until_idle and error is None and not self._stops:
-                        finish()
+                        self._finish_callbacks(finish)
                 finally:
                     self._shut_down()
         finally:
@@ -247,12 +245,24 @@ class Worker:
             try:
                 error = self._control.get(timeout=pause if until_idle else None)
             except Empty:
-                if self._is_idle():
+                if self._is_surely_idle():
                     return None
                 pause = min(pause * 1.2, MAX_POLL_SECONDS) if self._is_quiet() else POLL_SECONDS
                 continue
             self._stops += 1
             return error
+
+    def _finish_callbacks(self, finish: Callable[[], None]) -> None:
+        try:
+            finish()
+        except BackendError as error:  # they stay in the store, and another worker delivers them
+            if not error.retryable:
+                raise
+            logger.log(retry_level(error), "callbacks are left to other workers: %s", error)
+
+    def _announce_start(self) -> None:
+        if self.on_started is not None:
+            self.on_started()
 
     def _shut_down(self) -> None:
         end_at = time.monotonic() + self.grace
@@ -541,6 +551,16 @@ class Worker:
             return False
         # What was received or reported during the query may have changed its answer.
         return self._is_quiet() and self._activity() == before
+
+    def _is_surely_idle(self) -> bool:
+        """Whether it is idle; False while the store does not answer."""
+        try:
+            return self._is_idle()
+        except BackendError as error:
+            if not error.retryable:
+                raise
+            logger.log(retry_level(error), "whether jobs are left is not known, which is retried: %s", error)
+            return False
 
     def _activity(self) -> tuple[int, int, int]:
         return self._intake.received + self._claimed_beyond, self._reporter.accepted, self._reporter.refused

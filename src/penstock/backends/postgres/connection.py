@@ -19,9 +19,9 @@ import psycopg
 from psycopg.abc import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from penstock.backends.engine.outage import Outage
 from penstock.backends.postgres import faults
 from penstock.backends.postgres.faults import Fault
-from penstock.backends.postgres.outage import Outage
 from penstock.backends.postgres.retries import FailedAttemptError, Patience, Retries
 from penstock.errors import BackendError, InvalidArgumentError, QueueClosedError, redacted
 from penstock.scope import CancelScope

@@ -26,9 +26,9 @@ from typing import Any, Final, TypeVar
 import psycopg
 from psycopg import generators, pq, waiting
 
+from penstock.backends.engine.outage import Outage
 from penstock.backends.postgres import faults, prepared
 from penstock.backends.postgres.connection import BoundedConnection
-from penstock.backends.postgres.outage import Outage
 from penstock.service import Service
 
 __all__ = ["Listener", "Notifications", "Notifier"]

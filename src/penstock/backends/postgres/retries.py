@@ -24,9 +24,9 @@ from typing import Final, TypeVar
 
 import psycopg
 
+from penstock.backends.engine.outage import Outage
 from penstock.backends.postgres import faults
 from penstock.backends.postgres.faults import Fault
-from penstock.backends.postgres.outage import Outage
 from penstock.errors import BackendError, OperationCancelledError, QueueClosedError
 from penstock.scope import CancelScope, current_scope
 

@@ -17,13 +17,13 @@ from typing import Final, TypeVar
 import psycopg
 
 from penstock.backends.contract.values import Change
+from penstock.backends.engine.outage import Outage
 from penstock.backends.engine.store import AfterCommit, Store, Transaction
 from penstock.backends.postgres import faults, prepared, reading
 from penstock.backends.postgres.commit_order import CommitOrder
 from penstock.backends.postgres.connection import PLANNER, BoundedConnection, Pool, server_limits
 from penstock.backends.postgres.faults import Fault
 from penstock.backends.postgres.notifications import Notifications
-from penstock.backends.postgres.outage import Outage
 from penstock.backends.postgres.retries import FailedAttemptError, Patience, Retries
 from penstock.backends.postgres.shared_state import SharedState
 from penstock.backends.postgres.transaction import PostgresTransaction

@@ -25,6 +25,7 @@ from penstock.backends.contract.overview import Finding
 from penstock.backends.contract.selection import JobPage
 from penstock.backends.contract.values import Change, JobEnd
 from penstock.backends.engine.group_commit import RetiredError
+from penstock.backends.engine.outage import Outage
 from penstock.backends.engine.rows import Row
 from penstock.backends.engine.selecting import Wanted
 from penstock.backends.engine.selecting import select_page as select_selected
@@ -96,6 +97,7 @@ class SqliteStore(Store):
         self._glance = None if self._is_memory else LogGlance(self._path)
         self._durability = durability
         self._timeout = timeout
+        self.outage = Outage(self._path, "does not answer")
         self._closed = False
         self._gate = threading.RLock()
         self._readers: list[apsw.Connection] = []
@@ -431,8 +433,14 @@ class SqliteStore(Store):
             connection.close(force=True)
             raise
         self._writer = Writer(
-            connection, self._write_lock, path=self._path, now=self.now, timeout=self._timeout
+            connection,
+            self._write_lock,
+            path=self._path,
+            now=self.now,
+            timeout=self._timeout,
+            outage=self.outage,
         )
+        self.outage.was_reached = True
         self._writer.on_commit = self._on_commit
         self._writer.before_commit = self._before_commit
         if not self._is_memory and hasattr(socket, "AF_UNIX"):
@@ -508,6 +516,7 @@ class SqliteStore(Store):
         self._changed = threading.Condition(self._gate)
         self._writer_rests = self._readers_rest = False
         self._active_readers = 0
+        self.outage.reset()
         if self._stays_with_parent:
             self._forgotten = True
             for reader in self._readers:

@@ -17,6 +17,7 @@ import apsw
 
 from penstock.backends.contract.values import Change
 from penstock.backends.engine.group_commit import Call, GroupCommit
+from penstock.backends.engine.outage import Outage
 from penstock.backends.engine.store import AfterCommit, BeforeCommit, Transaction, ValidatesFirst
 from penstock.backends.sqlite.connection import fetch
 from penstock.backends.sqlite.counters import Tally, fold_counters
@@ -55,8 +56,10 @@ class Writer(GroupCommit[Work]):
         path: str,
         now: Callable[[], int],
         timeout: float,
+        outage: Outage,
     ) -> None:
         super().__init__(timeout)
+        self._outage = outage
         self._connection = connection
         self._cursor = connection.cursor()
         self._write_lock = write_lock
@@ -129,6 +132,7 @@ class Writer(GroupCommit[Work]):
             return _forked_inside()
         failure = translate(error, self._path)
         if isinstance(error, apsw.BusyError):
+            self._outage.annotate(failure)
             self._fail_overdue(failure)
         return failure
 
@@ -229,6 +233,7 @@ class Writer(GroupCommit[Work]):
 
     def _begin(self, deadline: float, scope: CancelScope | None) -> None:
         """Wait for this process's turn, then for SQLite's own lock: only that keeps other writers out."""
+        began = deadline - self._timeout
         if scope is not None and (remaining := scope.remaining()) is not None:
             deadline = min(deadline, time.monotonic() + remaining)
         if self._write_lock is not None:
@@ -243,7 +248,12 @@ class Writer(GroupCommit[Work]):
                 if scope is not None:
                     scope.check()
                 if time.monotonic() >= deadline:
+                    waited = time.monotonic() - began
+                    if waited >= self._timeout:
+                        self._outage.failed("it is locked by another process", waited)
                     raise
+        if self._outage.is_logged:
+            self._outage.worked()
         if self._files is not None:
             self._files.check()
 
