@@ -13,11 +13,11 @@ from penstock.backends.contract.values import Retention
 from penstock.backends.engine import decisions
 from penstock.backends.engine.access import StoreAccess
 from penstock.backends.engine.changing import remove
-from penstock.backends.engine.leases import reclaim
 from penstock.backends.engine.liveness import gone_owners, is_this_process, next_pass
 from penstock.backends.engine.rows import Row, micros_of
 from penstock.backends.engine.settlement import settle
 from penstock.backends.engine.store import Reach, Transaction, save_rows
+from penstock.backends.engine.upkeep_log import UpkeepLog
 from penstock.job import FINAL, JobStatus, Maintenance
 from penstock.lifecycle import Verb
 
@@ -41,10 +41,14 @@ class Upkeep:
 
     def maintain(self) -> Maintenance:
         """See `Backend.maintain`."""
-        expired = self._in_batches(self._expire)
-        recorded_at = time.monotonic()
-        lost = self._reclaim_all()
-        timed_out = self._in_batches(self._time_out)
+        log = UpkeepLog()
+        try:
+            expired = self._in_batches(lambda tx: self._expire(tx, log), log)
+            recorded_at = time.monotonic()
+            lost = self._reclaim_all(log)
+            timed_out = self._in_batches(lambda tx: self._time_out(tx, log), log)
+        finally:
+            log.close()
         due = self._in_batches(lambda tx: tx.promote(UPKEEP_BATCH))
         removed = self._in_batches(self._retire)
         self._access.write(lambda tx: tx.tidy())
@@ -53,39 +57,45 @@ class Upkeep:
             self._access.write(lambda tx: self._record_pass(tx, begins=False))
         return Maintenance(expired=expired, lost=lost, timed_out=timed_out, due=due, removed=removed)
 
-    def _in_batches(self, step: Callable[[Transaction], int]) -> int:
+    def _in_batches(self, step: Callable[[Transaction], int], log: UpkeepLog | None = None) -> int:
         """Repeat a bounded step until it finds less than a batch, each in a transaction of its own."""
         total = 0
         while True:
             done = self._access.write(step)
+            if log is not None:
+                log.committed()
             total += done
             if done < UPKEEP_BATCH:
                 return total
 
-    def _expire(self, tx: Transaction) -> int:
+    def _expire(self, tx: Transaction, log: UpkeepLog) -> int:
         tx.expect(Reach.ALL)
         rows = tx.rows_expired(UPKEEP_BATCH)
-        for row in rows:
-            decisions.expire(row, tx.now)
+        log.noting(rows, lambda row: decisions.expire(row, tx.now))
         save_rows(tx, rows)
         tx.drop_edges_of([row.seq for row in rows if row.unmet])
         settle(tx, rows)
         return len(rows)
 
-    def _reclaim_all(self) -> int:
+    def _reclaim_all(self, log: UpkeepLog) -> int:
         """Reclaim the jobs of lost owners and leases, and remove those owners; return how many jobs."""
         trusts_clock = self._clock_watch.is_trusted()
         gone: list[str] = []
-        total = self._access.write(lambda tx: self._reclaim(tx, gone, begins=True, trusts_clock=trusts_clock))
+        total = self._access.write(
+            lambda tx: self._reclaim(tx, gone, log, begins=True, trusts_clock=trusts_clock)
+        )
+        log.committed()
         if total == UPKEEP_BATCH:
             total += self._in_batches(
-                lambda tx: self._reclaim(tx, gone, begins=False, trusts_clock=trusts_clock)
+                lambda tx: self._reclaim(tx, gone, log, begins=False, trusts_clock=trusts_clock), log
             )
         if gone:
             self._access.write(lambda tx: tx.drop_owners(self._still_gone(tx, gone)))
         return total
 
-    def _reclaim(self, tx: Transaction, gone: list[str], *, begins: bool, trusts_clock: bool) -> int:
+    def _reclaim(
+        self, tx: Transaction, gone: list[str], log: UpkeepLog, *, begins: bool, trusts_clock: bool
+    ) -> int:
         counts_silence = self._record_pass(tx, begins=begins)
         gone.clear()
         if not trusts_clock:
@@ -95,7 +105,11 @@ class Upkeep:
         gone += gone_owners(owners, tx.now, liveness, counts_silence=counts_silence)
         spared = [owner.id for owner in owners if is_this_process(owner) or not counts_silence]
         tx.expect(Reach.ALL)
-        return reclaim(tx, tx.rows_lost(liveness, gone, spared, UPKEEP_BATCH), Verb.LOSE)
+        rows = tx.rows_lost(liveness, gone, spared, UPKEEP_BATCH)
+        log.noting(rows, lambda row: decisions.lose(row, Verb.LOSE, tx.now))
+        save_rows(tx, rows)
+        settle(tx, rows)
+        return len(rows)
 
     def _record_pass(self, tx: Transaction, *, begins: bool) -> bool:
         """Record that upkeep runs; return whether the silence of owners counts now."""
@@ -108,7 +122,7 @@ class Upkeep:
         liveness = micros_of(self._options.liveness)
         return [owner for owner in gone_owners(tx.owners(), tx.now, liveness) if owner in gone]
 
-    def _time_out(self, tx: Transaction) -> int:
+    def _time_out(self, tx: Transaction, log: UpkeepLog) -> int:
         """Fail attempts without an owner that ran too long.
 
         With an owner, the owner bounds them by a clock that cannot jump (`penstock.queue._execution_limits`); if it stops
@@ -116,8 +130,7 @@ class Upkeep:
         """
         tx.expect(Reach.ALL)
         rows = tx.rows_overdue(EXECUTION_GRACE, UPKEEP_BATCH)
-        for row in rows:
-            decisions.time_out(row, tx.now)
+        log.noting(rows, lambda row: decisions.time_out(row, tx.now))
         save_rows(tx, rows)
         settle(tx, rows)
         return len(rows)
