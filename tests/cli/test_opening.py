@@ -124,6 +124,22 @@ def test_a_worker_that_cannot_connect_is_refused_as_any_command(penstock, monkey
     assert 0 < float(seconds) <= 0.15
 
 
+@pytest.mark.parametrize("command", ["audit", "pipeline run --lake lake", "fleet unreached_fleet:app"])
+def test_a_silent_server_is_refused_before_spark_starts(penstock, monkeypatch, command):
+    """Section 3: a command waits five seconds for a server, and starts no Java for one that never answers."""
+    monkeypatch.setattr("penstock.spark.session", lambda *_: pytest.fail("Spark was started"))
+    penstock.write(
+        "unreached_fleet.py",
+        "import penstock\napp = penstock.App()\n@app.job\ndef work() -> None: ...\n",
+    )
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/none"
+        done = penstock(*command.split(), "--url", url, "--connect-timeout", "0.2")
+    assert done.code == 1
+    assert "no answer within" in done.err
+    assert len(done.err.splitlines()) == 1
+
+
 def test_a_long_time_for_connecting_is_not_cut_short(penstock, monkeypatch):
     """Section 3: what opening may take beside it comes on top."""
     monkeypatch.setattr("penstock.cli._store.OPEN_SECONDS", 0.1)

@@ -15,8 +15,8 @@ import typer
 
 from penstock.backends.drivers import default_url
 from penstock.cli._output import stderr_console
-from penstock.cli._store import Store
-from penstock.errors import BackendError, InvalidArgumentError, PenstockError
+from penstock.cli._store import CONNECT_TIMEOUT, Store
+from penstock.errors import InvalidArgumentError, PenstockError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,17 +42,24 @@ def urls_or_default(urls: list[str] | None) -> list[str]:
     return urls or [default_url()]
 
 
-def check_places(lake: Path | None = None, urls: Sequence[str] = (), *, makes_lake: bool = False) -> None:
+def check_places(
+    lake: Path | None = None,
+    urls: Sequence[str] = (),
+    *,
+    connect_timeout: str = CONNECT_TIMEOUT,
+    makes_lake: bool = False,
+) -> None:
     """Check a lake and stores before Spark starts, which takes many seconds.
 
     Args:
         lake: the folder of a lake.
         urls: stores.
+        connect_timeout: how long to try to connect to a server.
         makes_lake: the folder may be empty or missing.
 
     Raises:
         InvalidArgumentError: there is no lake, or no store, or the extra is not installed.
-        BackendError: one of them is too new for this code, or damaged.
+        BackendError: one of them is too new for this code, damaged, or does not answer.
     """
     with _extra():
         from penstock.spark import session  # noqa: F401, PLC0415  # raises if the extra is missing
@@ -62,12 +69,8 @@ def check_places(lake: Path | None = None, urls: Sequence[str] = (), *, makes_la
     elif lake is not None:
         LakeFolder(lake).check()
     for url in urls:
-        try:
-            with Store(url).open():
-                pass
-        except BackendError as error:
-            if not error.retryable:  # a store that does not answer may do so once Spark has started
-                raise
+        with Store(url, connect_timeout).open():
+            pass
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli._output import emit, emit_json, note, stderr_console
 from penstock.cli._spark import Master, check_places, spark_session
-from penstock.cli._store import AsJson
+from penstock.cli._store import CONNECT_TIMEOUT, AsJson, ConnectTimeout
 from penstock.cli._text import clean
 from penstock.errors import InvalidArgumentError
 
@@ -29,6 +29,7 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, help="The most violations to print.")] = 100,
     as_json: AsJson = False,
     master: Master = None,
+    connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
 ) -> None:
     """Check that every recorded change of every job was allowed.
 
@@ -40,7 +41,7 @@ def audit(
     """
     if (lake is None) == (url is None):
         raise InvalidArgumentError("name what to audit: --lake DIR or --url URL, one of them", field="lake")
-    check_places(lake, () if url is None else [url])
+    check_places(lake, () if url is None else [url], connect_timeout=connect_timeout)
     with spark_session(master) as spark:
         from penstock.spark.auditing import INVARIANTS, run_audit  # noqa: PLC0415  # needs Spark
 

@@ -10,12 +10,14 @@ from typing import Annotated
 import msgspec
 import typer
 
+from penstock.app import App
+from penstock.backends.drivers import default_url, driver_for, open_backend
 from penstock.backends.engine import arguments
 from penstock.cli._loading import AppName, AppUrl, load_shared_app
 from penstock.cli._output import emit, emit_json, stderr_console
 from penstock.cli._settings import DURATION
 from penstock.cli._spark import Master, spark_session
-from penstock.cli._store import AsJson
+from penstock.cli._store import CONNECT_TIMEOUT, AsJson, ConnectTimeout, connect_options
 from penstock.cli._text import counted
 from penstock.cli._values import as_duration, as_seconds, listed
 from penstock.cli.worker import IsolationChoice, tags_option, types_option
@@ -65,6 +67,7 @@ def fleet(
     url: AppUrl = None,
     master: Master = None,
     as_json: AsJson = False,
+    connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
 ) -> None:
     """Run the jobs of an app on Spark: each Spark task is a worker.
 
@@ -85,6 +88,7 @@ def fleet(
     grace_period = as_duration(grace, "grace")
     checked_tasks(found, listed(types) or None, isolation.value)
     arguments.tags(listed(tags))
+    _check_server(found, connect_timeout)
     with spark_session(master) as spark, _status() as progress:
         from penstock.spark import run_fleet  # noqa: PLC0415  # needs Spark
 
@@ -110,6 +114,14 @@ def fleet(
             f"{counted(report.completed, 'job')} completed, {counted(report.failed, 'attempt')} failed, "
             f"{report.tasks} of {tasks} tasks, {report.seconds:.1f} s"
         )
+
+
+def _check_server(app: App, connect_timeout: str) -> None:
+    """Open and close the app's store if it is on a server, so that one that does not answer is refused at once."""
+    connection = app.connection()
+    url = connection["url"] or default_url()
+    if driver_for(url).is_server:
+        open_backend(**connection | connect_options(url, connect_timeout)).close()
 
 
 @contextmanager

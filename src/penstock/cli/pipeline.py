@@ -16,6 +16,7 @@ from penstock.cli._command import Group, add_command
 from penstock.cli._output import emit, stderr_console
 from penstock.cli._settings import DURATION
 from penstock.cli._spark import Master, Urls, check_places, spark_session, urls_or_default
+from penstock.cli._store import CONNECT_TIMEOUT, ConnectTimeout
 from penstock.cli._text import counted
 from penstock.cli._values import as_seconds
 
@@ -50,6 +51,7 @@ def run(
         bool, typer.Option("--rebuild", help="First rebuild every table except events.")
     ] = False,
     master: Master = None,
+    connect_timeout: ConnectTimeout = CONNECT_TIMEOUT,
 ) -> None:
     """Bring a lake up to date with the journals of stores.
 
@@ -62,7 +64,7 @@ def run(
     seconds = as_seconds(interval, "interval", low=0.001)
     stop = threading.Event()
     urls = urls_or_default(url)
-    check_places(lake, urls, makes_lake=True)
+    check_places(lake, urls, connect_timeout=connect_timeout, makes_lake=True)
     with spark_session(master) as spark, _stopping(stop), _bar() as progress:
         from penstock.spark import sync  # noqa: PLC0415  # needs Spark
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,8 @@ __all__ = ["PostgresSparkStore", "TableStaging"]
 logger = logging.getLogger("penstock")
 
 _BATCH_BYTES: Final = 1 << 20
+#: For a task to connect; a server that never answers would hold it for ever.
+_CONNECT_SECONDS: Final = 10
 
 
 class PostgresSparkStore(SparkStore):
@@ -30,8 +33,11 @@ class PostgresSparkStore(SparkStore):
 
     @property
     def address(self) -> str:
-        """The url as PostgreSQL's own libraries take it."""
-        return postgres_location(self.url)[0]
+        """The url as PostgreSQL's own libraries take it, with a limit for connecting."""
+        address, options = postgres_location(self.url)
+        seconds = max(2, math.ceil(options.get("connect_timeout", _CONNECT_SECONDS)))
+        joint = "&" if "?" in address else "?"
+        return f"{address}{joint}connect_timeout={seconds}"
 
     @property
     def schema(self) -> str:
