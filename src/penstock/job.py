@@ -341,6 +341,9 @@ def new_id() -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
+#: The fields of a new job, which its submitter gives; the store sets the others.
+GIVEN: Final = Job.__struct_fields__[: Job.__struct_fields__.index("held") + 1]
+
 _PLAIN_FROM = Job.__struct_fields__.index("redrive_of")
 _PLAIN = msgspec.structs.astuple(Job(id="", type=""))[_PLAIN_FROM:]
 

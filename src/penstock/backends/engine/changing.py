@@ -141,7 +141,7 @@ def redrive(tx: Transaction, options: StoreOptions, tags: tuple[str, ...], ids: 
     dead |= {row.id: row for row in tagged if row.status in decisions.DEAD and row.verb != Verb.PROPAGATE}
     rows = list(dead.values())
     blobs = tx.blobs([row.seq for row in rows])
-    copies = [decisions.copy_of(row, blobs.get(row.seq, Blobs()).payload) for row in rows]
+    copies = [decisions.copy_of(row, blobs.get(row.seq, Blobs()).payload, tx.now) for row in rows]
     return Submission(tx, options, check=False).run(copies, external=False)
 
 
