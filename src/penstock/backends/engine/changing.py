@@ -21,7 +21,7 @@ from penstock.backends.engine.store import (
 from penstock.backends.engine.submission import Submission
 from penstock.backends.options import StoreOptions
 from penstock.errors import InvalidTransitionError, JobNotFoundError, QueueBlockedError, shown
-from penstock.job import JobStatus, Priority, distinct
+from penstock.job import TEXT_LIMITS, JobStatus, Priority, distinct
 from penstock.lifecycle import Verb
 
 __all__ = ["JobUpdate", "cancel", "checked_update", "delete", "redrive", "remove", "update"]
@@ -44,7 +44,7 @@ def checked_update(
 ) -> JobUpdate:
     """Return the arguments of `update_job`, checked."""
     if correlation_id is not UNSET:
-        arguments.optional_text("correlation_id", correlation_id, arguments.MAX_ID)
+        arguments.optional_text("correlation_id", correlation_id, TEXT_LIMITS["correlation_id"])
     if callback_url is not UNSET:
         arguments.callback_url(callback_url)
     return JobUpdate(

@@ -34,6 +34,10 @@ _LIMITS = {
     "callback_url": 2048,
     "idempotency_key": 256,
     "parent_id": 512,
+    "redrive_of": 512,
+    "assignee_id": 512,
+    "description": 2000,
+    "error_code": 256,
 }
 #: A prefix of texts that are invalid in some fields.
 _BEGINNING = {"callback_url": "https://example.com/"}
