@@ -9,7 +9,7 @@ import pytest
 
 from penstock.backends import Backend
 from penstock.errors import DependencyError, InvalidArgumentError, PenstockError, shown
-from penstock.job import JobStatus, Key
+from penstock.job import TEXT_LIMITS, JobStatus, Key
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
@@ -130,6 +130,9 @@ class BadJobs(Suite):
     def test_text_beyond_its_limit_is_refused(self, backend: Backend, field: str) -> None:
         with refused(backend, InvalidArgumentError):
             backend.enqueue_job(a_job(**{field: _BEGINNING.get(field, "").ljust(_LIMITS[field] + 1, "x")}))
+
+    def test_every_text_is_among_those_tried(self) -> None:
+        assert _LIMITS.keys() == {"id", "type", *TEXT_LIMITS}
 
     @cells("field", list(_LIMITS))
     def test_empty_text_is_refused(self, backend: Backend, field: str) -> None:
