@@ -1,6 +1,6 @@
-"""Write the parts of the reference that are made from the code: events, errors and tables.
+"""Write the parts of the reference that are made from the code: events, errors, tables and columns.
 
-    python tools/reference_docs.py            write docs/reference/events.md, errors.md and tables.md
+    python tools/reference_docs.py            write docs/reference/{events,errors,tables}.md and docs/guides/spark.md
     python tools/reference_docs.py --check    write nothing; exit 1 if one of them is out of date
 
 A page says by two comments where such a part begins and ends: <!-- generated: events --> and <!-- end: events -->. What
@@ -19,7 +19,7 @@ from typing import Final
 from penstock import errors
 from penstock.errors import PenstockError
 from penstock.events import Event, EventKind
-from penstock.spark import schemas, tables
+from penstock.spark import _rows, schemas, tables
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -104,6 +104,7 @@ PARTS: Final[Mapping[str, tuple[str, Callable[[], str]]]] = {
     "errors": ("errors.md", error_table),
     "store tables": ("tables.md", schemas.reference),
     "lake tables": ("tables.md", tables.reference),
+    "sink columns": ("../guides/spark.md", _rows.reference),
 }
 
 

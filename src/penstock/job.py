@@ -341,6 +341,21 @@ def new_id() -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
+#: The most characters of the texts that may be None; one has at least one character.
+TEXT_LIMITS: Final = {
+    "redrive_of": 512,
+    "correlation_id": 512,
+    "callback_url": 2048,
+    "idempotency_key": 256,
+    "trace": 1024,  # a traceparent has 55 characters, a tracestate at most 512 that must be kept
+    "parent_id": 512,
+    "assignee_id": 512,
+    "description": 2000,
+    "error_code": 256,
+}
+#: The fields of a new job, which its submitter gives; the store sets the others.
+GIVEN: Final = Job.__struct_fields__[: Job.__struct_fields__.index("held") + 1]
+
 _PLAIN_FROM = Job.__struct_fields__.index("redrive_of")
 _PLAIN = msgspec.structs.astuple(Job(id="", type=""))[_PLAIN_FROM:]
 

@@ -12,6 +12,7 @@ import pytest
 import penstock as library
 from penstock import FailureCategory, Job, JobStatus, RetryPolicy
 from penstock.backends.contract.overview import Intake
+from penstock.job import GIVEN, TEXT_LIMITS
 from penstock.testing import ManualClock
 
 HOSTILE = "\x1b[31mred\u202e[bold]\r\n12:00 all is well\x9b"
@@ -308,6 +309,20 @@ def test_show_prints_the_history_of_a_job(run, queue):
     assert printed["output"] == "printed 2\n"
     assert [row["verb"] for row in printed["history"]] == ["enqueue", "claim", "fail", "claim", "complete"]
     assert printed["history"][0]["recorded_at"].endswith("Z")
+
+
+def test_show_prints_every_text_that_a_submitter_gives(run, queue):
+    texts = {name: f"http://its/{name}" for name in TEXT_LIMITS if name in GIVEN and name != "trace"}
+    queue.enqueue_job(Job(id="j", type="t", unique="while_unfinished", held=True, trace="context", **texts))
+    facts = dict(line.split("  ", 1) for line in run("show", "j").out.splitlines() if "  " in line)
+    shown = {name: value.strip() for name, value in facts.items()}
+    assert set(texts.values()) <= set(shown.values())
+    assert (shown["once"], shown["unique"], shown["held"]) == (
+        texts["idempotency_key"],
+        "while_unfinished",
+        "yes",
+    )
+    assert "context" not in shown.values()
 
 
 def test_long_and_binary_contents_are_cut_unless_all_is_wanted(run, queue):

@@ -14,7 +14,7 @@ from penstock.backends.engine import arguments
 from penstock.backends.postgres import backend as postgres_backend
 from penstock.backends.sqlite import backend as sqlite_backend
 from penstock.cli import app
-from penstock.job import Job, JobStatus, JournalEntry
+from penstock.job import TEXT_LIMITS, Job, JobStatus, JournalEntry
 from penstock.lifecycle import Verb
 from penstock.policy import RetryPolicy, Timeouts
 
@@ -77,13 +77,12 @@ def test_every_option_of_a_worker_is_in_its_guide():
 def test_limits_are_those_of_the_code():
     text = page("concepts/job-life.md")
     for number in (
+        *TEXT_LIMITS.values(),
         arguments.MAX_ID,
         arguments.MAX_TYPE,
         arguments.MAX_TAGS,
-        arguments.MAX_CALLBACK_URL,
         arguments.MAX_KEY_BYTES,
         arguments.MAX_DEPENDENCIES,
-        arguments.MAX_DESCRIPTION,
         options.StoreOptions().max_depth,
         arguments.FIRST_YEAR,
         arguments.LAST_YEAR,

@@ -32,6 +32,7 @@ from penstock import (
 )
 from penstock.aio import AsyncQueue
 from penstock.app.schedules import Cron, Every
+from penstock.app.task import TASK_FIELDS
 from penstock.processes import BackendRegistry, JobQueue, JsonlRegistry
 from penstock.testing import ManualClock
 from penstock.worker.run import Run
@@ -56,10 +57,7 @@ ANNOTATIONS: list[Any] = [
     int | None, int | str, Path | str, Any, object,
 ]  # fmt: skip
 #: What a submission may say beside its arguments.
-FIELDS = [
-    "priority", "delay", "key", "tags", "run_at", "retry", "timeout", "timeouts", "after", "after_any",
-    "idempotency_key", "unique", "correlation_id", "callback_url", "parent_id", "held", "typo",
-]  # fmt: skip
+FIELDS = [*sorted(TASK_FIELDS), "typo"]
 
 
 @pytest.fixture(params=["memory:", pytest.param("postgres", marks=[pytest.mark.postgres, pytest.mark.deep])])

@@ -32,6 +32,7 @@ from penstock import (
     fan_in,
     fan_out,
 )
+from penstock.app.task import TASK_FIELDS
 from penstock.backends import ROLES, ClaimRequest
 from penstock.backends.contract.selection import JobSelection
 from penstock.documents import DocumentQueue
@@ -208,10 +209,7 @@ def test_apps_tasks_and_workers_refuse_by_errors_of_ours_alone() -> None:
         def task(x: object = None) -> None:
             del x
 
-        fields = [
-            "priority", "delay", "key", "tags", "run_at", "retry", "timeout", "timeouts", "after", "after_any",
-            "idempotency_key", "correlation_id", "callback_url", "parent_id", "held", "typo",
-        ]  # fmt: skip
+        fields = [*sorted(TASK_FIELDS), "typo"]
         assert misbehaviour(lambda **given: task.options(**given).submit(), {}, fields) == []
         assert misbehaviour(task.submit, {}, ["x", "y"]) == []
         settings = [name for name in arguments_of(Worker) if name != "app"]

@@ -4,7 +4,6 @@ import pytest
 from tests.docs.blocks import WITH_SPARK, blocks_of
 
 from penstock.spark._options import _READ, _STREAM
-from penstock.spark._rows import COLUMNS
 from penstock.spark._selection import SELECTION
 from penstock.spark.auditing import INVARIANTS
 from penstock.spark.sink import _BATCH_NAMES, _NAMES
@@ -28,12 +27,6 @@ def test_every_block_of_the_guide_runs(spark, tmp_path, monkeypatch):
 def test_every_invariant_is_in_the_guide():
     text = WITH_SPARK.read_text("utf-8")
     assert [name for number, name in INVARIANTS.items() if f"| {number} {name} |" not in text] == []
-
-
-def test_every_column_of_the_sink_is_in_the_guide():
-    text = WITH_SPARK.read_text("utf-8")
-    for column in COLUMNS:
-        assert f"| `{column.name}` | {' or '.join(column.types)} | {column.doc} |" in text
 
 
 @pytest.mark.parametrize("option", [*_READ, *SELECTION, *_STREAM, *_NAMES, *_BATCH_NAMES])

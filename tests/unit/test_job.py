@@ -13,6 +13,7 @@ from penstock.job import (
     ELIGIBLE,
     FINAL,
     IN_FLIGHT,
+    TEXT_LIMITS,
     Job,
     JobState,
     JobStatus,
@@ -104,6 +105,10 @@ class TestJob:
     def test_new_takes_every_field_by_name(self):
         job = Job.new("resize", b"{}", tags=["a"], priority=Priority.HIGH, correlation_id="c")
         assert (job.type, job.payload, job.tags, job.priority) == ("resize", b"{}", ("a",), Priority.HIGH)
+
+    def test_every_text_that_may_be_none_has_a_limit(self):
+        texts = {each.name for each in msgspec.structs.fields(Job) if each.type == (str | None)}
+        assert texts == TEXT_LIMITS.keys()
 
     def test_g7_defaults(self):
         job = Job(id="a", type="t")

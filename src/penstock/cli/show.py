@@ -14,12 +14,21 @@ from penstock.cli._output import emit, emit_facts, emit_json, emit_table
 from penstock.cli._selection import resolve_id
 from penstock.cli._store import AsJson, Store
 from penstock.cli._text import clean, first_line, shortened, span, utc_time
-from penstock.job import Job, JobStatus, JournalEntry
+from penstock.job import TEXT_LIMITS, Job, JobStatus, JournalEntry
 
 __all__ = ["show"]
 
 MAX_ROWS: Final = 1_000
 ALL_ROWS: Final = 100_000_000
+#: Texts of a job that are shown beside others; its trace context is for programs, which read `--json`.
+_APART: Final = frozenset({"assignee_id", "description", "error_code", "trace"})
+#: The others are shown by their names, or by shorter ones.
+_SHORT: Final = {
+    "correlation_id": "correlation",
+    "callback_url": "callback",
+    "idempotency_key": "once",
+    "parent_id": "parent",
+}
 
 
 def show(
@@ -125,13 +134,11 @@ def _facts(job: Job, runner: Runner | None) -> Iterator[tuple[str, object]]:
     yield "took", _between(job.started_at, job.finalized_at)
     yield "after", ", ".join(job.after)
     yield "after any", ", ".join(job.after_any)
-    yield "parent", job.parent_id
-    yield "redrive of", job.redrive_of
-    yield "held", "yes" if job.held else None
-    yield "correlation", job.correlation_id
-    yield "callback", job.callback_url
-    yield "once", job.idempotency_key
+    for name in TEXT_LIMITS:
+        if name not in _APART:
+            yield _SHORT.get(name, name.replace("_", " ")), getattr(job, name)
     yield "unique", job.unique
+    yield "held", "yes" if job.held else None
     yield "time limit", span(job.timeouts.execution)
     yield "lifetime", span(job.timeouts.lifetime)
     yield "error", first_line(job.error_message)

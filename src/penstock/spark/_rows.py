@@ -11,20 +11,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace
 from pyspark.sql import types as T
 
 from penstock.backends.engine import arguments
 from penstock.clock import from_micros, to_micros
 from penstock.errors import InvalidArgumentError, PenstockError, invalid, shown
-from penstock.job import Job, Key, Priority
+from penstock.job import GIVEN, TEXT_LIMITS, Job, Key, Priority
 from penstock.payloads.json import encode_json
 from penstock.policy import DEFAULT_RETRY, DEFAULT_TIMEOUTS, RetryPolicy, Timeouts
+from penstock.spark.schemas import JOBS
 
-__all__ = ["COLUMNS", "Problem", "RowReader", "check_schema", "pack", "unpack"]
+__all__ = ["COLUMNS", "Problem", "RowReader", "check_schema", "pack", "reference", "unpack"]
 
 _INTEGERS: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _TEXT: Final = ("string",)
@@ -39,6 +42,11 @@ class SinkColumn(NamedTuple):
     doc: str
 
 
+#: Texts of a job that are no columns, or are one by themselves: a submitter does not give the first two, and ancestry is
+#: set by the job that spawns.
+_APART: Final = frozenset({"redrive_of", "trace", "parent_id", "idempotency_key"})
+#: The other texts that a submitter gives. They mean what they mean in the table of jobs, and are stored as they are.
+_COPIED: Final = tuple(name for name in TEXT_LIMITS if name in GIVEN and name not in _APART)
 COLUMNS: Final = (
     SinkColumn("type", _TEXT, "The job's type. Required, and never null."),
     SinkColumn("id", _TEXT, "The job's id. A row needs this or `idempotency_key`."),
@@ -52,8 +60,7 @@ COLUMNS: Final = (
     SinkColumn("priority", ("integer",), "0 CRITICAL to 4 BULK; 2 if null."),
     SinkColumn("run_at", ("timestamp",), "Not before this moment."),
     SinkColumn("key", ("string", "array<string>"), "Jobs of one key run one at a time, in order."),
-    SinkColumn("correlation_id", _TEXT, "For tracing."),
-    SinkColumn("callback_url", _TEXT, "The URL that is called when the job ends."),
+    *(SinkColumn(each.name, _TEXT, each.doc) for each in JOBS.columns if each.name in _COPIED),
     SinkColumn(
         "after",
         ("array<string>",),
@@ -63,6 +70,13 @@ COLUMNS: Final = (
     SinkColumn("execution_timeout", ("integer", "double"), "Maximum seconds per attempt; 1800 if null."),
 )
 _BY_NAME: Final = {column.name: column for column in COLUMNS}
+
+
+def reference() -> str:
+    """Return the columns as Markdown."""
+    lines = ["| Column | Type | Meaning |", "| --- | --- | --- |"]
+    lines += [f"| `{each.name}` | {' or '.join(each.types)} | {each.doc} |" for each in COLUMNS]
+    return "\n".join(lines)
 
 
 def check_schema(schema: T.StructType, *, generates_ids: bool) -> None:
@@ -168,14 +182,14 @@ class RowReader:
             priority=Priority.NORMAL if priority is None else arguments.priority(priority),
             run_at=None if run_at is None else _moment(run_at),
             key=Key.of(key),
-            correlation_id=get("correlation_id"),
-            callback_url=get("callback_url"),
             idempotency_key=idempotency_key,
             after=get("after") or (),
             retry=_policy(get("max_attempts")),
             timeouts=_timeouts(get("execution_timeout")),
         )
-        return arguments.check_job(job, self._max_payload)
+        # Most rows have none, and naming them in the call above would double its cost.
+        copied = {name: row[name] for name in _COPIED if get(name) is not None}
+        return arguments.check_job(replace(job, **copied) if copied else job, self._max_payload)
 
     def _note(self, row: dict[str, Any], error: PenstockError) -> None:
         self.refused += 1
@@ -275,14 +289,14 @@ _LAST_MOMENT: Final = to_micros(datetime.fromisoformat(f"{arguments.LAST_YEAR + 
 def _policy(max_attempts: int | None) -> RetryPolicy:
     if max_attempts is None:
         return DEFAULT_RETRY
-    return msgspec.structs.replace(DEFAULT_RETRY, max_attempts=max_attempts)
+    return replace(DEFAULT_RETRY, max_attempts=max_attempts)
 
 
 @lru_cache(maxsize=1024)
 def _timeouts(execution: float | None) -> Timeouts:
     if execution is None:
         return DEFAULT_TIMEOUTS
-    return msgspec.structs.replace(DEFAULT_TIMEOUTS, execution=execution)
+    return replace(DEFAULT_TIMEOUTS, execution=execution)
 
 
 # -- packed -------------------------------------------------------------------------------------------------------
@@ -295,13 +309,14 @@ _Packed = tuple[
     int,  # priority
     int | None,  # run_at
     tuple[str, ...] | None,  # key
-    str | None,  # correlation_id
-    str | None,  # callback_url
     str | None,  # idempotency_key
     tuple[str, ...],  # after
     int | None,  # max_attempts
     int | None,  # execution_timeout, in microseconds
+    tuple[str | None, ...],  # those of _COPIED
 ]
+_copied_of: Final = attrgetter(*_COPIED)  # a tuple, as there are several
+_NONE_COPIED: Final = (None,) * len(_COPIED)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[_Packed]).decode
 
@@ -318,12 +333,11 @@ def pack(jobs: Iterable[Job]) -> bytes:
                 int(job.priority),
                 None if job.run_at is None else to_micros(job.run_at),
                 job.key,
-                job.correlation_id,
-                job.callback_url,
                 job.idempotency_key,
                 job.after,
                 None if job.retry is DEFAULT_RETRY or job.retry is None else job.retry.max_attempts,
                 None if job.timeouts is DEFAULT_TIMEOUTS else _execution(job.timeouts),
+                _copied_of(job),
             )
             for job in jobs
         ]
@@ -337,10 +351,9 @@ def _execution(timeouts: Timeouts) -> int | None:
 def unpack(data: bytes) -> Iterator[Job]:
     """Yield the jobs that `pack` has packed."""
     for (
-        job_id, type_, payload, tags, priority, run_at, key, correlation_id, callback_url, idempotency_key, after,
-        max_attempts, execution,
+        job_id, type_, payload, tags, priority, run_at, key, idempotency_key, after, max_attempts, execution, copied,
     ) in _decode(data):  # fmt: skip
-        yield Job(
+        job = Job(
             id=job_id,
             type=type_,
             payload=payload,
@@ -348,13 +361,12 @@ def unpack(data: bytes) -> Iterator[Job]:
             priority=_PRIORITIES[priority],
             retry=_policy(max_attempts),
             timeouts=_timeouts(None if execution is None else execution / 1_000_000),
-            correlation_id=correlation_id,
-            callback_url=callback_url,
             idempotency_key=idempotency_key,
             run_at=None if run_at is None else from_micros(run_at),
             key=None if key is None else Key(*key),
             after=after,
         )
+        yield job if copied == _NONE_COPIED else replace(job, **dict(zip(_COPIED, copied, strict=True)))
 
 
 _PRIORITIES: Final = tuple(Priority)

@@ -155,7 +155,7 @@ JOBS: Final = Table(
         _struct("timeouts", "The time limits in seconds; null is no limit.", Timeouts.__struct_fields__),
         _text("redrive_of", "The dead-lettered job that this one is a copy of."),
         _text("correlation_id", "For tracing."),
-        _text("callback_url", "The URL that is called when it ends."),
+        _text("callback_url", "The URL that is called when the job ends."),
         _text("idempotency_key", "The key under which it is submitted only once."),
         Column(
             "unique",

@@ -15,7 +15,7 @@ from penstock.backends.contract.overview import Intake
 from penstock.backends.contract.selection import MAX_ERROR, JobSelection
 from penstock.durations import duration
 from penstock.errors import DependencyError, InvalidArgumentError, PayloadTooLargeError, invalid
-from penstock.job import Job, JobStatus, Key, Priority, distinct
+from penstock.job import TEXT_LIMITS, Job, JobStatus, Key, Priority, distinct
 from penstock.policy import FailureCategory, RetryPolicy, Timeouts
 
 MAX_ID = 512
@@ -24,10 +24,7 @@ MAX_TYPE = 256
 MAX_TAG = 256
 MAX_TAGS = 100
 MAX_ASSIGNEE = 512
-MAX_CORRELATION = 512
 MAX_CALLBACK = 2048
-MAX_TRACE = 1024
-MAX_IDEMPOTENCY_KEY = 256
 MAX_KEY_BYTES = 2000
 MAX_MESSAGE_BYTES = 64 * 1024
 MAX_DEPENDENCIES = 1000
@@ -228,15 +225,11 @@ _MOMENTS = (
 
 
 def _job_texts(value: Job) -> None:
-    optional_text("correlation_id", value.correlation_id, MAX_CORRELATION)
+    for field, most in TEXT_LIMITS.items():
+        optional_text(field, getattr(value, field), most)
     callback("callback_url", value.callback_url)
-    optional_text("idempotency_key", value.idempotency_key, MAX_IDEMPOTENCY_KEY)
     if value.unique is not None and (value.unique != "while_unfinished" or value.idempotency_key is None):
         raise invalid("unique", "while_unfinished with an idempotency_key, or None", value.unique)
-    optional_text("parent_id", value.parent_id, MAX_ID)
-    optional_text("redrive_of", value.redrive_of, MAX_ID)
-    optional_text("trace", value.trace, MAX_TRACE)
-    optional_text("assignee_id", value.assignee_id, MAX_ASSIGNEE)
     message("error_message", value.error_message)
     if value.error_category is not None and not isinstance(value.error_category, FailureCategory):
         raise invalid("error_category", "a FailureCategory or None", value.error_category)
@@ -390,7 +383,9 @@ def changes(
     if not isinstance(tag_list, UnsetType):
         fields["tags"] = tags("tags", tag_list)
     if not isinstance(correlation_id, UnsetType):
-        fields["correlation_id"] = optional_text("correlation_id", correlation_id, MAX_CORRELATION)
+        fields["correlation_id"] = optional_text(
+            "correlation_id", correlation_id, TEXT_LIMITS["correlation_id"]
+        )
     if not isinstance(callback_url, UnsetType):
         fields["callback_url"] = callback("callback_url", callback_url)
     return fields

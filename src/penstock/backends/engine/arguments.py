@@ -9,7 +9,7 @@ from typing import Any
 from penstock.backends.contract.callback_urls import check_callback_url
 from penstock.backends.engine.rows import encode_strings
 from penstock.errors import InvalidArgumentError, PayloadTooLargeError, invalid
-from penstock.job import UNIQUE, Job, JobStatus, Key, Priority, distinct
+from penstock.job import TEXT_LIMITS, UNIQUE, Job, JobStatus, Key, Priority, distinct
 from penstock.policy import FailureCategory, RetryPolicy, Timeouts
 
 __all__ = [
@@ -32,10 +32,8 @@ MAX_TYPE = 256
 MAX_TAG = 256
 MAX_TAGS = 100
 MAX_KEY_BYTES = 2000  # PostgreSQL indexes no more than about 2,700 bytes
-MAX_IDEMPOTENCY_KEY = 256
-MAX_CALLBACK_URL = 2048
-MAX_TRACE = 1024  # a traceparent has 55 characters, a tracestate at most 512 that must be kept
-MAX_DESCRIPTION = 2000
+MAX_CALLBACK_URL = TEXT_LIMITS["callback_url"]
+MAX_DESCRIPTION = TEXT_LIMITS["description"]
 MAX_ERROR_BYTES = 65_536
 MAX_DEPENDENCIES = 1000
 FIRST_YEAR, LAST_YEAR = 1970, 2199
@@ -330,16 +328,12 @@ def _check_details(job: Job, max_payload: int) -> None:
         _check_dependencies(job)
     if type(job.held) is not bool:
         raise invalid("held", "True or False", job.held)
-    if job.idempotency_key is not None:
-        text("idempotency_key", job.idempotency_key, MAX_IDEMPOTENCY_KEY)
-    if job.unique is not None:
-        _check_unique(job)
-    for field in ("correlation_id", "parent_id", "redrive_of", "assignee_id"):
+    for field, most in TEXT_LIMITS.items():
         value = getattr(job, field)
         if value is not None:
-            text(field, value, MAX_ID)
-    if job.trace is not None:
-        text("trace", job.trace, MAX_TRACE)
+            text(field, value, most)
+    if job.unique is not None:
+        _check_unique(job)
     callback_url(job.callback_url)
     for field in ("created_at", "run_at", "last_retry_at", "started_at", "attempt_started_at", "assigned_at"):
         value = getattr(job, field)
@@ -351,8 +345,6 @@ def _check_details(job: Job, max_payload: int) -> None:
             _check_count(field, value, 100 if field == "progress" else MAX_COUNT)
     if job.finalized_at is not None:
         raise invalid("finalized_at", "None at submission", job.finalized_at)
-    if job.description is not None:
-        text("description", job.description, MAX_DESCRIPTION)
     for field in ("result", "checkpoint"):
         value = getattr(job, field)
         if value is not None:
@@ -363,8 +355,6 @@ def _check_details(job: Job, max_payload: int) -> None:
             raise invalid("error_message", f"at most {MAX_ERROR_BYTES} bytes", job.error_message)
     if job.error_category is not None and not isinstance(job.error_category, FailureCategory):
         raise invalid("error_category", "a FailureCategory or None", job.error_category)
-    if job.error_code is not None:
-        text("error_code", job.error_code, MAX_TYPE)
 
 
 def moment(field: str, value: object) -> datetime:

@@ -21,7 +21,7 @@ from penstock.backends.engine.store import (
 from penstock.backends.engine.submission import Submission
 from penstock.backends.options import StoreOptions
 from penstock.errors import InvalidTransitionError, JobNotFoundError, QueueBlockedError, shown
-from penstock.job import JobStatus, Priority, distinct
+from penstock.job import TEXT_LIMITS, JobStatus, Priority, distinct
 from penstock.lifecycle import Verb
 
 __all__ = ["JobUpdate", "cancel", "checked_update", "delete", "redrive", "remove", "update"]
@@ -44,7 +44,7 @@ def checked_update(
 ) -> JobUpdate:
     """Return the arguments of `update_job`, checked."""
     if correlation_id is not UNSET:
-        arguments.optional_text("correlation_id", correlation_id, arguments.MAX_ID)
+        arguments.optional_text("correlation_id", correlation_id, TEXT_LIMITS["correlation_id"])
     if callback_url is not UNSET:
         arguments.callback_url(callback_url)
     return JobUpdate(
@@ -141,7 +141,7 @@ def redrive(tx: Transaction, options: StoreOptions, tags: tuple[str, ...], ids: 
     dead |= {row.id: row for row in tagged if row.status in decisions.DEAD and row.verb != Verb.PROPAGATE}
     rows = list(dead.values())
     blobs = tx.blobs([row.seq for row in rows])
-    copies = [decisions.copy_of(row, blobs.get(row.seq, Blobs()).payload) for row in rows]
+    copies = [decisions.copy_of(row, blobs.get(row.seq, Blobs()).payload, tx.now) for row in rows]
     return Submission(tx, options, check=False).run(copies, external=False)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from datetime import timedelta
 from typing import Final
 
 from penstock.backends.contract.values import Failure
-from penstock.backends.engine.rows import Gate, Row, decode_key, decode_policy, decode_strings, micros_of
-from penstock.backends.engine.rows import timeouts_of as _timeouts_of
+from penstock.backends.engine.rows import Gate, Row, decode_policy, decode_strings, job_of, micros_of
 from penstock.backends.engine.store import Owner
 from penstock.errors import StaleAttemptError
-from penstock.job import Job, JobStatus, Priority
+from penstock.job import GIVEN, Job, JobStatus, new_id
 from penstock.lifecycle import Verb, targets
 from penstock.policy import FailureCategory
 
@@ -194,24 +192,17 @@ def update_status(row: Row, target: JobStatus, message: str, now: int) -> None:
         _place(row, now)
 
 
-def copy_of(row: Row, payload: bytes) -> Job:
+#: What a copy does not share with the dead job: each job has its own id, and what the dead one waited for is over.
+_NOT_COPIED: Final = frozenset(
+    {"id", "redrive_of", "idempotency_key", "unique", "run_at", "after", "after_any"}
+)
+_COPIED: Final = tuple(name for name in GIVEN if name not in _NOT_COPIED)
+
+
+def copy_of(row: Row, payload: bytes, now: int) -> Job:
     """Return the job that repeats a dead one."""
-    return Job(
-        id=str(uuid.uuid4()),
-        type=row.type,
-        payload=payload,
-        tags=decode_strings(row.tags),
-        redrive_of=row.id,
-        correlation_id=row.correlation_id,
-        trace=row.trace,
-        callback_url=row.callback_url,
-        priority=Priority(row.priority),
-        key=None if row.key is None else decode_key(row.key),
-        parent_id=row.parent_id,
-        held=bool(row.held),
-        retry=None if row.retry is None else decode_policy(row.retry),
-        timeouts=_timeouts_of(row.execution, row.visibility, row.lifetime),
-    )
+    dead = job_of(row, payload, None, None, now)
+    return Job(id=new_id(), redrive_of=row.id, **{name: getattr(dead, name) for name in _COPIED})
 
 
 def owner(owner_id: str, host: str, pid: int, started: str, now: int) -> Owner:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import msgspec
+
 from penstock.backends.engine import writes
-from penstock.backends.engine.rows import COLUMNS, FIRST_CLAIM_COLUMNS, IS_USUAL, JOURNAL_COLUMNS
+from penstock.backends.engine.rows import COLUMNS, FIRST_CLAIM_COLUMNS, IS_USUAL, JOURNAL_COLUMNS, Row
 from penstock.backends.sql_files import fill, read_sql
 from penstock.errors import InvalidArgumentError, shown
 
@@ -30,11 +32,9 @@ _INTEGERS: Final = {
     "max_attempts",
 }
 _SMALL: Final = {"priority", "closed", "gate", "fan", "held", "progress"}
-_TEXTS: Final = {
-    "id", "type", "tags", "key", "status", "retry", "assignee_id", "owner", "description", "error_message",
-    "error_category", "error_code", "correlation_id", "callback_url", "idempotency_key", "uniqueness", "parent_id", "redrive_of",
-    "trace", "after", "after_any", "verb", "from_status",
-}  # fmt: skip
+_TEXTS: Final = frozenset(
+    each.name for each in msgspec.structs.fields(Row) if each.type is str or each.type == (str | None)
+)
 #: The columns of a plain job that its statement names. The defaults of the table write the other constants; `gate` has
 #: none, because NULL means that a job cannot be claimed.
 PLAIN_COLUMNS: Final = tuple(
@@ -49,7 +49,7 @@ PLAIN_ENTRY: Final = {
 
 
 def type_of(column: str) -> str:
-    """Return the SQL type of a column of `job`."""
+    """Return the SQL type of a column of `job`: text by its annotation in `Row`, numbers as wide as they must be."""
     if column in _TEXTS:
         return "text"
     if column in _SMALL:

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.backends import Backend
 from penstock.errors import DependencyError, InvalidArgumentError, PenstockError, shown
-from penstock.job import JobStatus, Key
+from penstock.job import TEXT_LIMITS, JobStatus, Key
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._cells import cells
 from penstock.testing.conformance._support import (
@@ -34,6 +34,10 @@ _LIMITS = {
     "callback_url": 2048,
     "idempotency_key": 256,
     "parent_id": 512,
+    "redrive_of": 512,
+    "assignee_id": 512,
+    "description": 2000,
+    "error_code": 256,
 }
 #: A prefix of texts that are invalid in some fields.
 _BEGINNING = {"callback_url": "https://example.com/"}
@@ -126,6 +130,9 @@ class BadJobs(Suite):
     def test_text_beyond_its_limit_is_refused(self, backend: Backend, field: str) -> None:
         with refused(backend, InvalidArgumentError):
             backend.enqueue_job(a_job(**{field: _BEGINNING.get(field, "").ljust(_LIMITS[field] + 1, "x")}))
+
+    def test_every_text_is_among_those_tried(self) -> None:
+        assert _LIMITS.keys() == {"id", "type", *TEXT_LIMITS}
 
     @cells("field", list(_LIMITS))
     def test_empty_text_is_refused(self, backend: Backend, field: str) -> None:

@@ -314,6 +314,7 @@ class Redriving(Suite):
             "retry": retry_policy(max_attempts=1, initial_delay=7),
             "timeouts": time_limits(execution=9),
             "correlation_id": "c",
+            "trace": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
             "callback_url": "https://x.example",
             "parent_id": "another",
             "held": True,

@@ -16,7 +16,7 @@ from penstock.errors import (
     QueueBlockedError,
     QueueFullError,
 )
-from penstock.job import Job, JobState, JobStatus, Key, Priority
+from penstock.job import GIVEN, Job, JobState, JobStatus, Key, Priority
 from penstock.policy import FailureCategory, RetryPolicy, register_backoff
 from penstock.testing.clock import ManualClock
 from penstock.testing.conformance._cells import cells
@@ -80,6 +80,8 @@ class Submission(Suite):
             "retry": retry_policy(max_attempts=7, backoff="linear", initial_delay=2.5, jitter=0.1),
             "timeouts": time_limits(execution=1, visibility=2, lifetime=3),
         }
+        others = {"id", "type", "redrive_of", "after"}  # below, or in tests of their own
+        assert given.keys() == set(GIVEN) - others, "a field of a job that no store is asked for"
         assert backend.enqueue_job(a_job(id="job", type="task", **given)) == "job"
         stored = backend.get_job("job")
         expected = {**given, "priority": Priority.NORMAL}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from penstock.errors import InvalidTransitionError
-from penstock.job import Job, Priority
+from penstock.job import GIVEN, Job, Priority
 from penstock.lifecycle import Verb
 from penstock.testing.model._rows import Row, S
 from penstock.testing.model._state import ModelState
@@ -41,19 +41,6 @@ def check_all(rows: Sequence[Row], is_allowed: Callable[[Job], bool], *, rule: s
 
 
 def copy_of(job: Job, new_id: str) -> Job:
-    return Job(
-        id=new_id,
-        redrive_of=job.id,
-        type=job.type,
-        payload=job.payload,
-        tags=job.tags,
-        correlation_id=job.correlation_id,
-        trace=job.trace,
-        callback_url=job.callback_url,
-        priority=job.priority,
-        key=job.key,
-        parent_id=job.parent_id,
-        held=job.held,
-        retry=job.retry,
-        timeouts=job.timeouts,
-    )
+    own = {"id", "redrive_of", "idempotency_key", "unique", "run_at", "after", "after_any"}
+    copied = {name: getattr(job, name) for name in GIVEN if name not in own}
+    return Job(id=new_id, redrive_of=job.id, **copied)
