@@ -5,7 +5,7 @@
     Heartbeat      ── beat, 3 per liveness ──► last beat           maintain: a beat older than the liveness →
                    ◄─ False: no such row ────                      row removed, jobs reclaimed
     beat() again   ── open ──────────────────► another owner row
-    close()        ── close ─────────────────► row removed, what it still held is reclaimed
+    close()        ── close ─────────────────► row removed; the next maintain reclaims its jobs
 
 The store decides which owners are alive; a process only knows when its last heartbeat was accepted. A process that was
 frozen for too long has lost its row. What it claims under that row would be reclaimed at once, so it asks for `live_id`,
@@ -89,7 +89,7 @@ class Owner:
         return any(now - then > longest for now, then in zip(_clocks(), self._beaten, strict=True))
 
     def close(self) -> None:
-        """Remove the row: jobs that it still holds are reclaimed."""
+        """Remove the row; the next `maintain` reclaims the jobs that it still holds."""
         self._backend.owners.close(self.id)
 
 

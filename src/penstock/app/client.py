@@ -25,8 +25,8 @@ __all__ = [
     "Client",
     "EndedJobs",
     "JobProcess",
-    "JoinedClient",
     "QueueClient",
+    "SubmitClient",
     "SubmittingClient",
     "delayed",
     "set_child_client",
@@ -101,8 +101,8 @@ class Client(SubmittingClient, Protocol):
         ...
 
 
-class JoinedClient:
-    """Submits inside the caller's own transaction; supports nothing else."""
+class SubmitClient:
+    """Submits through a queue: all that a queue inside the caller's own transaction supports."""
 
     queue: Submitter
     #: Whether this process made the store and has not said so yet; a worker, which claims from it, clears it.
@@ -124,7 +124,7 @@ class JoinedClient:
         """Log once that the store was made by this process."""
 
 
-class QueueClient(JoinedClient):
+class QueueClient(SubmitClient):
     """The client of a queue in this process."""
 
     queue: Queue

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar, Unpack
 
 from penstock.app._signature import Signature
-from penstock.app.client import JoinedClient, delayed
+from penstock.app.client import SubmitClient, delayed
 from penstock.app.context import Attempt, JobContext
 from penstock.app.handle import JobHandle, checked_id
 from penstock.backends import UNSET
@@ -200,13 +200,13 @@ class Task(Generic[P, R]):
         return changed
 
     def _joined_client(self) -> SubmittingClient:
-        return JoinedClient(self.app.queue.joined(self._joined))
+        return SubmitClient(self.app.queue.joined(self._joined))
 
     async def _submit_async(self, jobs: Sequence[Job]) -> list[JobHandle[R]]:
         threads = self.app.threads()
         client: SubmittingClient = await threads.run(self.app.client)  # which may open the store
         if self._joined is not None:
-            client = JoinedClient(self.app.aio.joined(self._joined).queue)
+            client = SubmitClient(self.app.aio.joined(self._joined).queue)
         return self._handles(jobs, await threads.run(lambda: client.submit(jobs, self._delay)))
 
     def _handles(self, jobs: Iterable[Job], ids: Iterable[str]) -> list[JobHandle[R]]:

@@ -259,12 +259,12 @@ def output(value: object, limit: int) -> bytes:
 
 def check_job(job: object, max_payload: int) -> Job:
     """Return a job that can be stored, or raise for the first field that cannot."""
-    is_plain(job, max_payload)
+    checked_plain(job, max_payload)
     return job  # type: ignore[return-value]  # it is checked
 
 
-def is_plain(job: object, max_payload: int) -> bool:
-    """Return whether a job is plain (`Job.is_plain`), after the checks of `check_job`."""
+def checked_plain(job: object, max_payload: int) -> bool:
+    """Check a job as `check_job` does, and return whether it is plain (`Job.is_plain`)."""
     if not isinstance(job, Job):
         raise invalid("job", "a Job", job)
     # The common case without a call: every submission checks these two.
@@ -301,7 +301,7 @@ def check_batch(jobs: Iterable[object], max_payload: int, first: int = 0) -> boo
     all_plain = True
     for index, job in enumerate(jobs, first):
         try:
-            all_plain &= is_plain(job, max_payload)
+            all_plain &= checked_plain(job, max_payload)
         except InvalidArgumentError as error:
             raise error.in_batch(index, getattr(job, "id", None)) from None
     return all_plain

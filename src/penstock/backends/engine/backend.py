@@ -68,7 +68,7 @@ class EngineBackend(Backend):
 
     def enqueue_job(self, job: Job) -> str:
         options = self.options
-        if arguments.is_plain(job, options.max_payload) and options.max_pending is None:
+        if arguments.checked_plain(job, options.max_payload) and options.max_pending is None:
             if self._access.iterating:
                 self._access.refuse_iterated()
             self._store.enqueue_plain(job)

@@ -1,9 +1,8 @@
-"""Which process this is, which owners are lost, and when their silence says so.
+"""The identity of this process, and which owners are lost.
 
-An owner that is silent for longer than `liveness` is lost, if it could have beaten: while nothing can be written, every
-owner is silent. Only a write proves that the store could be written, so each pass of upkeep is recorded in the store. A
-gap between two passes was an outage of the store, or nothing maintained it; after a gap the silence of owners counts
-again when one liveness period has passed, in which those that live beat.
+An owner is lost when its last heartbeat is older than `liveness`. During an outage of the store no owner can send one, so
+after an outage all owners get one more liveness period. Each pass of upkeep is recorded in the store: a gap between two
+passes was an outage, or a time in which no process maintained the store.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class ConsumersTransaction(BaseTransaction):
         ).fetchone()
         if found is None:
             return None
-        self.saw(found[-1])
+        self.advance_now(found[-1])
         return Consumer(*found[:-1])
 
     def add_consumer(self, consumer: Consumer) -> None:

@@ -68,7 +68,7 @@ class KeyLocksTransaction(BaseTransaction):
         _, missing, reached_keys, reached_seqs, moment = found or (0, (), (), (), 0)
         if missing:
             raise OutOfOrderError(missing)
-        self.saw(moment)
+        self.advance_now(moment)
         self._held_keys.update(reached_keys)
         self._reached_ids |= ids
         self._reached_seqs.update(reached_seqs)
@@ -80,4 +80,4 @@ class KeyLocksTransaction(BaseTransaction):
     def lock_texts(self, locks: dict[str, Any], texts: Collection[str]) -> None:
         """Lock the stripes of these texts."""
         if texts:
-            self.saw(self.execute(_LOCK, {**locks, "texts": list(texts)}).fetchall()[-1][1])
+            self.advance_now(self.execute(_LOCK, {**locks, "texts": list(texts)}).fetchall()[-1][1])

@@ -45,7 +45,7 @@ _HINT_SECONDS: Final = 1.0
 
 
 class _HandOutError(Exception):
-    """Those who wait could not be served; the transaction took no effect and its work is run again without them."""
+    """The claim for waiting streams failed; the transaction took no effect, and its work is run again without it."""
 
 
 class Runner(Store):
@@ -88,7 +88,7 @@ class Runner(Store):
             schema,
             self.shared.lock_class,
             self._pool.conninfo() if listen and not pgbouncer else None,
-            lambda send: self._read_once(send, Patience(_HINT_SECONDS, obeys_scope=False)),
+            lambda send: self._on_connection(send, Patience(_HINT_SECONDS, obeys_scope=False)),
             self.outage,
         )
 
@@ -271,7 +271,7 @@ class Runner(Store):
 
         def ask() -> str:
             try:
-                status = self._read_once(
+                status = self._on_connection(
                     lambda connection: reading.commit_status(connection, tx, xid), patience
                 )
             except (psycopg.Error, BackendError):
@@ -292,22 +292,23 @@ class Runner(Store):
 
     # -- outside a transaction ----------------------------------------------------------------------------------
 
-    def run(self, read: Callable[[BoundedConnection], T]) -> T:
-        """Run something that may be repeated on a connection outside a transaction."""
+    def run(self, action: Callable[[BoundedConnection], T]) -> T:
+        """Run an action outside a transaction, again after a lost connection: a read, or a write that may be repeated."""
         patience = self._patience()
 
         def attempt() -> T:
             try:
-                return self._read_once(read, patience)
+                return self._on_connection(action, patience)
             except psycopg.Error as error:
                 raise FailedAttemptError(error) from error
 
         return self._retries(patience).run(attempt)
 
-    def _read_once(self, read: Callable[[BoundedConnection], T], patience: Patience) -> T:
+    def _on_connection(self, action: Callable[[BoundedConnection], T], patience: Patience) -> T:
+        """Run an action once on a connection of the pool, which is idle or closed afterwards."""
         connection = self._pool.acquire(patience)
         try:
-            return read(connection)
+            return action(connection)
         except psycopg.Error as error:
             connection.is_stale |= faults.classify(error) is Fault.READ_ONLY
             raise

@@ -1,4 +1,4 @@
-"""A schema of a PostgreSQL database, as the engine wants it; `runner` runs what is said here."""
+"""The store in one schema of a PostgreSQL database: reads and plain jobs; `runner` runs its transactions."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class PostgresStore(Runner):
             is_again = retries.unknown is not None
             send = partial(self._send_plain, jobs=jobs, token=token, is_again=is_again)
             try:
-                return self._read_once(send, patience)
+                return self._on_connection(send, patience)
             except psycopg.Error as error:
                 if faults.is_disconnect(error):
                     retries.unknown = error

@@ -24,7 +24,7 @@ class SubmissionTransaction(KeyLocksTransaction):
     def count_waiting(self) -> int:
         # Locked, so that concurrent submissions cannot pass the same limit.
         found = self.execute(f"SELECT pg_advisory_xact_lock({self.shared.lock_class}, 2), {NOW}").fetchone()
-        self.saw(found[1] if found else 0)
+        self.advance_now(found[1] if found else 0)
         counts, _ = self.shared.journal.stats(self.connection, "")
         return sum(counts.get(status, 0) for status in ("initial_pending", "failed_retry", "unknown_retry"))
 
@@ -99,5 +99,5 @@ class SubmissionTransaction(KeyLocksTransaction):
         ).fetchone()
         if found is None or found[0] is None:
             return []
-        self.saw(found[1])  # what is stored next is as old as its number
+        self.advance_now(found[1])  # what is stored next is as old as its number
         return [int(number) for number in found[0].split(",")]

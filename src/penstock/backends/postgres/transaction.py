@@ -207,7 +207,7 @@ class PostgresTransaction(
             statement = self.shared.enqueue_many(is_tagged=any(job.tags for job in jobs))
             _, ids, moment = self.execute(statement, parameters).fetchone() or (True, (), None)
             if moment is not None:
-                self.saw(moment)
+                self.advance_now(moment)
             stored = set(ids)
             if len(stored) < len(jobs):
                 raise DuplicateIdError([job.id for job in jobs if job.id not in stored])
@@ -288,7 +288,7 @@ class PostgresTransaction(
                 self.resultless.add(seq)
             if is_held_elsewhere:
                 self.is_news = True
-        self.saw(found[0][0])
+        self.advance_now(found[0][0])
         self.witness = (found[-1][3], found[-1][4], found[0][0])
         if self.has_listeners:
             self.changes += [self._completion(*each) for each in found]

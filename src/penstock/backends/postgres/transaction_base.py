@@ -93,17 +93,17 @@ class BaseTransaction(Transaction):
         return self._connection
 
     def open(self) -> None:
-        """Begin by itself, without a statement of use."""
+        """Begin now, instead of with the first statement."""
         self._now, self.xid, self._blocked, self.is_due = self._opening.run(self._connection)
         self.opened_at = self._now
 
-    def saw(self, moment: int) -> None:
-        """Go on to the time at which locks were got: they may have been waited for, and others went on meanwhile."""
+    def advance_now(self, moment: int) -> None:
+        """Advance the transaction's time to when its locks were granted: it may have waited for them."""
         own = self._opening.own_clock()
         self._now = max(self._now or 0, moment if own is None else own)
 
     def own_now(self) -> int | None:
-        """Return the time for a statement that may be the first one: None lets the server say it."""
+        """Return the time for a statement that may be the first one; None if the server reads its own clock."""
         return self._opening.own_now if self._now is None else self._now
 
     def since(self) -> int | None:
@@ -124,7 +124,7 @@ class BaseTransaction(Transaction):
             found = statement.rows(self._connection, values)
         else:
             found = self.run(statement, values)
-            self.saw(found[0][0])
+            self.advance_now(found[0][0])
         if found[0][1] is not None:
             self.xid = found[0][1]
         return found
@@ -158,7 +158,7 @@ class BaseTransaction(Transaction):
         """Return the jobs that a statement locks; its last column is the time at which it had done so."""
         found = self.execute(query, parameters).fetchall()
         if found:
-            self.saw(found[-1][-1])
+            self.advance_now(found[-1][-1])
         return self._noted([Row(*values[:-1]) for values in found])
 
     def _noted(self, rows: list[Row]) -> list[Row]:
