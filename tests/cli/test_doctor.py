@@ -13,6 +13,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from tests.cli.test_migrate import place
+from tests.postgres.proxy import dial
 from tests.waiting import until
 
 import penstock as library
@@ -316,8 +317,7 @@ class Pooler(threading.Thread):
                 client, _ = self.listening.accept()
             except OSError:
                 return
-            server = socket.socket(socket.AF_UNIX if self.target.startswith("/") else socket.AF_INET)
-            server.connect(self.target)
+            server = dial(self.target)
             threading.Thread(target=self.copy, args=(client, server), daemon=True).start()
             threading.Thread(target=self.answer, args=(server, client), daemon=True).start()
 
@@ -349,8 +349,7 @@ class Pooler(threading.Thread):
 def test_a_pooler_in_between_is_seen(schema):
     known = conninfo_to_dict(schema.url)
     assert findings(schema)["pooler"].level == "ok"
-    folder = known["host"]
-    pooler = Pooler(f"{folder}/.s.PGSQL.{known.get('port', 5432)}" if folder.startswith("/") else folder)
+    pooler = Pooler(known)
     pooler.start()
     try:
         url = f"postgresql://{known['user']}:{known.get('password') or ''}@127.0.0.1:{pooler.port}/{known['dbname']}"

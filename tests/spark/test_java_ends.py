@@ -183,3 +183,23 @@ def test_a_program_that_ends_without_stopping_its_session_leaves_no_process(comm
     running = command("-c", program)
     assert running.ends() == 3
     assert not [line for line in running.processes().values() if "java" in line]
+
+
+FREEING = """
+import time
+from penstock import spark as ps
+spark = ps.session("local[1]")
+client = spark.sparkContext._gateway._gateway_client
+made = [spark.sparkContext._jvm.java.lang.Object() for _ in range(5_000)]
+spark.stop()
+made.clear()
+while len(client.finalizer_deque) == 5_000:
+    time.sleep(0.01)
+"""
+
+
+def test_a_program_that_ends_while_java_objects_are_freed_logs_no_error(command):
+    """py4j sends freed objects to Java on a thread of its own, which Java's end interrupts."""
+    running = command("-c", FREEING)
+    assert running.ends() == 0
+    assert "Traceback" not in running.stderr, running.stderr

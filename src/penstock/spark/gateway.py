@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import shlex
 import shutil
@@ -47,6 +48,8 @@ _EXIT_SECONDS: Final = 10.0
 _TERM_SECONDS: Final = 5.0
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _RUNNING: list[JavaProcess] = []
+#: Set while the process is ended, and afterwards until the next one starts.
+_ENDING: Final = threading.Event()
 
 
 @contextlib.contextmanager
@@ -62,6 +65,8 @@ def java_started(settings: Mapping[str, str]) -> Iterator[None]:
     with without_signals():
         java = JavaProcess(settings)
         _RUNNING.append(java)
+        _ENDING.clear()
+        logging.getLogger().addFilter(_is_no_echo)  # once, however often it is added
     try:
         java.connect()
         yield
@@ -85,6 +90,7 @@ def end_java(term_seconds: float = _TERM_SECONDS) -> None:
     if not _RUNNING:
         return
     with without_signals():
+        _stop_finalizer()
         while _RUNNING:
             _RUNNING.pop().end(term_seconds=term_seconds)
         _forget_gateway()
@@ -216,8 +222,29 @@ def _forget_gateway() -> None:
             gateway.close()
 
 
+def _stop_finalizer() -> None:
+    """Keep py4j from sending the objects that Python has freed to a process that is about to end.
+
+    A thread of py4j does that at any time. One command may be under way: Java's end interrupts it, and py4j logs that as
+    an error of the root logger, with a traceback.
+    """
+    _ENDING.set()
+    gateway = SparkContext._gateway  # noqa: SLF001 - there is no public way
+    if gateway is not None:
+        client = gateway._gateway_client  # noqa: SLF001 - the same
+        client.is_connected = False
+        client.finalizer_deque.clear()
+
+
+def _is_no_echo(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is something else than a command that Java's end has interrupted."""
+    return record.module != "java_gateway" or not _ENDING.is_set()
+
+
 @atexit.register
 def _end_at_exit() -> None:
     with without_signals():
+        if _RUNNING:
+            _stop_finalizer()
         while _RUNNING:
             _RUNNING.pop().end(exit_seconds=_EXIT_SECONDS)
