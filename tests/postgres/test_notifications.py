@@ -135,7 +135,8 @@ def test_many_submissions_share_few_nudges_and_the_last_is_told(open_store):
     for number in range(500):
         there.enqueue_job(Job(id=f"{number}", type="t"))
         told = watcher.calls
-    most = 10 + (time.monotonic() - began) / notifications._MAX_GAP_SECONDS
+    # Twice as many as gaps fit: on a busy machine a gap ends late, and the next one is shorter.
+    most = 10 + 2 * (time.monotonic() - began) / notifications._MAX_GAP_SECONDS
     assert watcher.calls <= most
     watcher.await_calls(told + 1)
 
